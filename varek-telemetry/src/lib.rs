@@ -1,0 +1,24 @@
+//! Typed events of the kernel boundary.
+//!
+//! One [`Event`] is one thing that the supervisor of a sandboxed run saw or did: a denied system call,
+//! a limit that was hit, a kill and its [`Cause`]. Events reach the embedder through a [`Sink`]; any
+//! closure `Fn(&Event)` is one. A [`Queue`] puts a slow sink behind a bounded buffer and its own thread,
+//! so that it can never hold up enforcement; what it had to drop is itself an event.
+//!
+//! This crate knows no kernel: it holds the words that `varek-core` reports with.
+
+mod cause;
+mod event;
+mod layer;
+mod queue;
+mod run;
+mod sink;
+mod usage;
+
+pub use cause::{Cause, LimitHit, Resource, Signal, Termination, UnknownReason};
+pub use event::{Answer, Denial, Event, EventKind, Stream};
+pub use layer::{Enforcement, Layer, LayerStatus};
+pub use queue::Queue;
+pub use run::RunId;
+pub use sink::{Flushed, Sink};
+pub use usage::{Cleanup, Usage};
