@@ -1,0 +1,168 @@
+//! How much a guest may use.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// 1,024 bytes.
+pub const KIB: u64 = 1024;
+/// 1,048,576 bytes.
+pub const MIB: u64 = 1024 * KIB;
+/// 1,073,741,824 bytes.
+pub const GIB: u64 = 1024 * MIB;
+
+/// How much a guest may use. `None` leaves a resource unbounded by the policy.
+///
+/// Memory, CPU share and pids bound the whole tree of processes, through cgroups; file size and open
+/// files bound each process, through setrlimit(2); wall clock and output are bounded by the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Memory of the tree in bytes, at least 1 MiB, swap excluded (off). Rounded down to whole pages.
+    pub memory: Option<u64>,
+    /// Share of CPU time, such as `50%` of one CPU or `150%` for one and a half. It takes effect
+    /// [`Limits::CPU_SHARE_DELAY`] after the start, so that it does not slow down an interpreter's start.
+    pub cpu: Option<CpuShare>,
+    /// Processes and threads of the tree together, at least 1.
+    pub pids: Option<u64>,
+    /// From the start of the run to its kill, more than zero. CLOCK_MONOTONIC: time in suspend does not count.
+    #[serde(with = "humantime_serde")]
+    pub wall_clock: Duration,
+    /// CPU time (user and system) of the whole tree.
+    #[serde(with = "humantime_serde")]
+    pub cpu_time: Option<Duration>,
+    /// Bytes of captured output that are kept, for each of stdout and stderr, at least 2. See [`Overflow`].
+    pub output: u64,
+    /// Size of each file that the guest writes, bytes (RLIMIT_FSIZE).
+    pub file_size: Option<u64>,
+    /// Descriptors that each process of the guest can have, at least 3 (RLIMIT_NOFILE).
+    pub open_files: u64,
+}
+
+impl Limits {
+    /// How long after its start a guest runs without its CPU share being enforced.
+    pub const CPU_SHARE_DELAY: Duration = Duration::from_millis(250);
+}
+
+impl Default for Limits {
+    /// 512 MiB, 64 pids, 30 s of wall clock, 1 MiB of each output, files of 256 MiB, 256 descriptors.
+    fn default() -> Self {
+        Self {
+            memory: Some(512 * MIB),
+            cpu: None,
+            pids: Some(64),
+            wall_clock: Duration::from_secs(30),
+            cpu_time: None,
+            output: MIB,
+            file_size: Some(256 * MIB),
+            open_files: 256,
+        }
+    }
+}
+
+/// What happens when captured output passes its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Overflow {
+    /// Head and tail are kept, the middle is thrown away and counted; the guest is never blocked.
+    #[default]
+    Truncate,
+    /// The run is killed with [`Cause::OutputLimit`](crate::Cause::OutputLimit).
+    Kill,
+}
+
+/// A share of CPU time in percent of one CPU, 1 to 100,000. Its text is `50%`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuShare(u32);
+
+impl CpuShare {
+    /// `percent` of one CPU; `None` unless it is 1 to 100,000.
+    pub const fn percent(percent: u32) -> Option<Self> {
+        match percent {
+            1..=100_000 => Some(Self(percent)),
+            _ => None,
+        }
+    }
+
+    /// Percent of one CPU.
+    pub const fn as_percent(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for CpuShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+/// A text that is not a CPU share.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a CPU share: write percent of one CPU, 1% to 100000%, such as \"50%\"")]
+pub struct ParseCpuShareError {
+    text: String,
+}
+
+impl FromStr for CpuShare {
+    type Err = ParseCpuShareError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.strip_suffix('%')
+            .and_then(|number| number.parse().ok())
+            .and_then(Self::percent)
+            .ok_or_else(|| ParseCpuShareError { text: text.to_owned() })
+    }
+}
+
+impl Serialize for CpuShare {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for CpuShare {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// How many denied calls a guest may make before it is killed with
+/// [`Cause::DenialBudget`](crate::Cause::DenialBudget).
+///
+/// The defaults are far above what honest programs do (CPython, Node, Go and the JVM make fewer than a
+/// hundred at start).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct DenialBudget {
+    /// In all, at least 1.
+    pub total: u64,
+    /// In any one second, at least 1.
+    pub per_second: u64,
+}
+
+impl Default for DenialBudget {
+    /// 20,000 in all, 5,000 in a second.
+    fn default() -> Self {
+        Self { total: 20_000, per_second: 5_000 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CpuShare;
+
+    #[test]
+    fn a_cpu_share_reads_what_it_writes_and_refuses_the_rest() {
+        let share = CpuShare::percent(150).unwrap();
+        assert_eq!(share.to_string(), "150%");
+        assert_eq!("150%".parse(), Ok(share));
+        for wrong in ["", "%", "0%", "50", "-1%", "100001%", "1.5%"] {
+            assert!(wrong.parse::<CpuShare>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! What a guest may do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use varek_seccomp::SyscallPolicy;
+use varek_telemetry::Layer;
+
+use crate::error::Problem;
+use crate::filesystem::Filesystem;
+use crate::identity::Identity;
+use crate::limits::{CpuShare, DenialBudget, Limits, MIB, Overflow};
+
+/// What a guest may do: pure data, read from TOML or JSON, written back, compared and digested.
+///
+/// Start from a preset and change what differs:
+///
+/// ```
+/// use std::time::Duration;
+/// use varek_core::{MIB, Policy};
+///
+/// let policy = Policy::python().memory(256 * MIB).wall_clock(Duration::from_secs(5));
+/// assert_eq!(policy.limits.memory, Some(256 * MIB));
+/// ```
+///
+/// Unknown fields and unknown call names are errors, never ignored. Exec is not a field: a policy whose
+/// `syscalls` allow `execve` lets the guest start programs; under every other policy the guest's own
+/// start is the only exec that works.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Policy {
+    /// Version of this format; 1.
+    #[serde(default = "Policy::current_version")]
+    pub version: u32,
+    /// System calls: seccomp-bpf.
+    pub syscalls: SyscallPolicy,
+    /// Paths: Landlock.
+    #[serde(default)]
+    pub filesystem: Filesystem,
+    /// How much: cgroups, setrlimit(2), the watchdog.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What happens when captured output passes its limit.
+    #[serde(default)]
+    pub overflow: Overflow,
+    /// Denied calls before the run is killed.
+    #[serde(default)]
+    pub denials: DenialBudget,
+    /// The guest's environment. Nothing else of it exists but `HOME` and `TMPDIR`, which name the
+    /// scratch directory unless they are named here.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Directories in which a bare program name is looked up, in order. Not the embedder's `PATH`.
+    #[serde(default = "Policy::default_search_path")]
+    pub search_path: Vec<PathBuf>,
+    /// The guest's uid and gid.
+    #[serde(default)]
+    pub identity: Identity,
+    /// How long after its kill a run may take to be gone before `wait` returns all the same.
+    #[serde(with = "humantime_serde", default = "Policy::default_grace")]
+    pub grace: Duration,
+    /// Layers without which a run starts all the same, reported in `Outcome::enforcement`. Empty: every
+    /// layer is required, and a host that lacks one is an error.
+    #[serde(default)]
+    pub best_effort: BTreeSet<Layer>,
+}
+
+impl Policy {
+    /// The version of the format that this build writes and reads.
+    pub const VERSION: u32 = 1;
+
+    fn current_version() -> u32 {
+        Self::VERSION
+    }
+
+    fn default_search_path() -> Vec<PathBuf> {
+        ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec()
+    }
+
+    fn default_grace() -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn with(syscalls: SyscallPolicy, filesystem: Filesystem) -> Self {
+        let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self {
+            version: Self::VERSION,
+            syscalls,
+            filesystem,
+            limits: Limits::default(),
+            overflow: Overflow::default(),
+            denials: DenialBudget::default(),
+            environment: environment.into(),
+            search_path: Self::default_search_path(),
+            identity: Identity::default(),
+            grace: Self::default_grace(),
+            best_effort: BTreeSet::new(),
+        }
+    }
+
+    /// For CPython: its standard library without network and without exec; files in scratch, threads
+    /// and forks. Limits as [`Limits::default`].
+    pub fn python() -> Self {
+        Self::with(SyscallPolicy::python(), Filesystem::python())
+    }
+
+    /// For compiled programs (C, C++, Rust, Go), static or dynamic: files in scratch, threads and forks,
+    /// no network and no exec. Limits as [`Limits::default`].
+    pub fn native() -> Self {
+        Self::with(SyscallPolicy::native(), Filesystem::native())
+    }
+
+    /// The preset of this name: `python` or `native`.
+    pub fn preset(name: &str) -> Option<Self> {
+        match name {
+            "python" => Some(Self::python()),
+            "native" => Some(Self::native()),
+            _ => None,
+        }
+    }
+
+    /// The names that [`Policy::preset`] knows.
+    pub const PRESETS: [&str; 2] = ["python", "native"];
+
+    /// Bounds the memory of the tree, bytes.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.limits.memory = Some(bytes);
+        self
+    }
+
+    /// Bounds the processes and threads of the tree.
+    #[must_use]
+    pub fn pids(mut self, count: u64) -> Self {
+        self.limits.pids = Some(count);
+        self
+    }
+
+    /// Bounds the CPU share of the tree.
+    #[must_use]
+    pub fn cpu(mut self, share: CpuShare) -> Self {
+        self.limits.cpu = Some(share);
+        self
+    }
+
+    /// Bounds the wall clock.
+    #[must_use]
+    pub fn wall_clock(mut self, limit: Duration) -> Self {
+        self.limits.wall_clock = limit;
+        self
+    }
+
+    /// Bounds the CPU time of the tree.
+    #[must_use]
+    pub fn cpu_time(mut self, limit: Duration) -> Self {
+        self.limits.cpu_time = Some(limit);
+        self
+    }
+
+    /// Bounds each captured stream, bytes, and says what happens beyond.
+    #[must_use]
+    pub fn output(mut self, bytes: u64, overflow: Overflow) -> Self {
+        self.limits.output = bytes;
+        self.overflow = overflow;
+        self
+    }
+
+    /// Lets the guest read this path and everything beneath it.
+    #[must_use]
+    pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
+        self.filesystem.read.push(path.into());
+        self
+    }
+
+    /// Lets the guest read and write this path and everything beneath it.
+    #[must_use]
+    pub fn write(mut self, path: impl Into<PathBuf>) -> Self {
+        self.filesystem.write.push(path.into());
+        self
+    }
+
+    /// Lets the kernel accept this path, and everything beneath it, as a program image. The guest can
+    /// use that only where its `syscalls` allow `execve`.
+    #[must_use]
+    pub fn execute(mut self, path: impl Into<PathBuf>) -> Self {
+        self.filesystem.execute.push(path.into());
+        self
+    }
+
+    /// Puts a variable into the guest's environment.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.insert(name.into(), value.into());
+        self
+    }
+
+    /// Changes the system call policy.
+    #[must_use]
+    pub fn syscalls(mut self, change: impl FnOnce(SyscallPolicy) -> SyscallPolicy) -> Self {
+        self.syscalls = change(self.syscalls);
+        self
+    }
+
+    /// Starts without this layer where the host lacks it. `Outcome::enforcement` then says so.
+    #[must_use]
+    pub fn best_effort(mut self, layer: Layer) -> Self {
+        self.best_effort.insert(layer);
+        self
+    }
+
+    /// The digest of the policy: SHA-256 over its JSON form, `sha256:` and 64 hexadecimal digits.
+    pub fn digest(&self) -> String {
+        let mut text = String::from("sha256:");
+        // A policy is made of strings, numbers and lists: its JSON form cannot fail.
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        for byte in Sha256::digest(json) {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+
+    /// Everything in the policy that contradicts itself or is out of range, whatever the host.
+    pub fn problems(&self) -> Vec<Problem> {
+        let limits = &self.limits;
+        let mut problems = Vec::new();
+        let mut need = |ok: bool, field: &'static str, message: String| {
+            if !ok {
+                problems.push(Problem { field, message });
+            }
+        };
+        need(
+            self.version == Self::VERSION,
+            "version",
+            format!("is {}; this build reads version {}", self.version, Self::VERSION),
+        );
+        need(
+            limits.memory.is_none_or(|bytes| bytes >= MIB),
+            "limits.memory",
+            format!("is {} bytes; no program starts in less than 1 MiB", limits.memory.unwrap_or(0)),
+        );
+        need(limits.pids != Some(0), "limits.pids", "is 0; the guest itself needs 1".into());
+        need(!limits.wall_clock.is_zero(), "limits.wall_clock", "is zero; the guest could not start".into());
+        need(
+            limits.wall_clock <= Duration::from_secs(366 * 24 * 3600),
+            "limits.wall_clock",
+            "is over a year; write the limit that you mean".into(),
+        );
+        need(
+            limits.cpu_time.is_none_or(|time| time >= Duration::from_millis(10)),
+            "limits.cpu_time",
+            "is under 10 ms; no program starts in less".into(),
+        );
+        need(limits.output >= 2, "limits.output", "is under 2 bytes; head and tail need one each".into());
+        need(
+            limits.output <= 4 * 1024 * MIB,
+            "limits.output",
+            "is over 4 GiB, all of which the embedder would have to keep in memory; stream instead".into(),
+        );
+        need(
+            limits.open_files >= 3,
+            "limits.open_files",
+            format!("is {}; stdin, stdout and stderr need 3", limits.open_files),
+        );
+        need(limits.file_size != Some(0), "limits.file_size", "is 0; leave write grants out instead".into());
+        need(self.denials.total > 0, "denials.total", "is 0; the first denied call would kill".into());
+        need(self.denials.per_second > 0, "denials.per_second", "is 0; the first denied call would kill".into());
+        need(
+            self.grace >= Duration::from_millis(10) && self.grace <= Duration::from_secs(3600),
+            "grace",
+            "must be 10 ms to one hour".into(),
+        );
+        for path in self.search_path.iter().filter(|path| !path.is_absolute()) {
+            need(false, "search_path", format!("has the relative path {}", path.display()));
+        }
+        for (name, value) in &self.environment {
+            need(
+                !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0'),
+                "environment",
+                format!("has the name {name:?}, which is empty or has '=' or NUL in it, or a value with NUL"),
+            );
+        }
+        problems.extend(self.filesystem.problems());
+        problems.extend(self.identity.problems());
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_have_no_problems_and_round_trip_through_toml_and_json() {
+        for name in Policy::PRESETS {
+            let policy = Policy::preset(name).unwrap();
+            assert_eq!(policy.problems(), []);
+            let toml = toml::to_string(&policy).unwrap();
+            assert_eq!(toml::from_str::<Policy>(&toml).unwrap(), policy, "{toml}");
+            let json = serde_json::to_string(&policy).unwrap();
+            assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy);
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_is_an_error_that_names_it() {
+        let mut json = serde_json::to_value(Policy::python()).unwrap();
+        json["limits"]["memroy"] = 5.into();
+        let error = serde_json::from_value::<Policy>(json).unwrap_err().to_string();
+        assert!(error.contains("memroy"), "{error}");
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        let mut policy = Policy::python().memory(0).pids(0).wall_clock(Duration::ZERO);
+        policy.limits.output = 0;
+        policy.limits.open_files = 2;
+        policy.version = 9;
+        let fields: Vec<_> = policy.problems().into_iter().map(|problem| problem.field).collect();
+        assert_eq!(
+            fields,
+            ["version", "limits.memory", "limits.pids", "limits.wall_clock", "limits.output", "limits.open_files"]
+        );
+    }
+
+    #[test]
+    fn the_digest_follows_every_change_and_nothing_else() {
+        let digest = Policy::python().digest();
+        assert_eq!(digest, Policy::python().digest());
+        assert_eq!(digest.len(), "sha256:".len() + 64);
+        assert_ne!(digest, Policy::python().memory(MIB * 7).digest());
+        assert_ne!(digest, Policy::native().digest());
+    }
+}
