@@ -1,0 +1,107 @@
+//! The workspace's own commands, started as `cargo xtask COMMAND`.
+//!
+//! `setup` looks for what the workspace needs and installs what is missing, `demo` shows the
+//! sandbox at work, `test` and `lint` are the two gates of CI, and `bench` measures. This program
+//! itself needs only a Rust toolchain and a linker, so that it starts on a fresh machine.
+
+mod demo;
+mod groups;
+mod lint;
+mod process;
+mod setup;
+mod test;
+mod ui;
+mod workspace;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::groups::Groups;
+use crate::workspace::Workspace;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "VAREK's workspace commands"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+#[derive(Debug, Subcommand)]
+enum Cmd {
+    /// Install what the workspace needs and this machine lacks, and prepare the cgroup subtree.
+    Setup,
+    /// Build the examples and run them one after the other, up to the first failure.
+    Demo,
+    /// Run every test of the workspace, doc tests included, and sum up.
+    Test {
+        /// Make a test that this host cannot run a failure (VAREK_TEST_REQUIRE=all).
+        #[arg(long)]
+        require_all: bool,
+        /// Test these packages only, not the whole workspace.
+        #[arg(short, long = "package", value_name = "PACKAGE")]
+        packages: Vec<String>,
+        /// Arguments of the test programs: a part of a test's name, --nocapture, ...
+        #[arg(last = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
+    /// Check format, lints, documentation and the workspace's own rules.
+    Lint,
+    /// Run the benches.
+    Bench {
+        /// Arguments of the bench programs: a part of a bench's name, --save-baseline, ...
+        #[arg(last = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            ui::error(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Cmd) -> Result<ExitCode> {
+    let workspace = Workspace::load()?;
+    match command {
+        Cmd::Setup => setup::command(&workspace),
+        Cmd::Demo => demo::command(&workspace),
+        Cmd::Test {
+            require_all,
+            packages,
+            args,
+        } => test::command(
+            &workspace,
+            &test::Selection {
+                require_all,
+                packages,
+                args,
+            },
+        ),
+        Cmd::Lint => lint::command(&workspace),
+        Cmd::Bench { args } => bench(&workspace, &args),
+    }
+}
+
+fn bench(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
+    setup::ensure(workspace)?;
+    let groups = Groups::prepare(workspace);
+    let package = &workspace.require_package_in("benches")?.name;
+    // Built outside the groups: a limit on them must not slow down or stop the compiler.
+    process::run(workspace.cargo(["bench", "--package", package, "--no-run"]))?;
+    ui::headline("Benches");
+    let mut run = groups.cargo(workspace, ["bench", "--package", package, "--"]);
+    run.args(args);
+    process::run(run)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,140 @@
+//! `cargo xtask setup`: look first, say what will be done, then do it.
+//!
+//! Everything is found out by trying it (a program is compiled, linked, run), never by asking a
+//! package manager what it believes to be installed. Where nothing is missing no package manager
+//! is called at all, so every other command begins with this one.
+
+mod needs;
+mod packages;
+
+use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, ExitCode};
+use std::{fs, io};
+
+use anyhow::{Context, Result, bail};
+
+use self::needs::{NEEDS, Need, OPTIONAL, Probe};
+use self::packages::{Manager, Privilege};
+use crate::groups::Groups;
+use crate::workspace::Workspace;
+use crate::{process, ui};
+
+/// The whole command: the needs, what is optional, and the cgroup subtree.
+pub(crate) fn command(workspace: &Workspace) -> Result<ExitCode> {
+    ui::headline("Setup");
+    ensure(workspace)?;
+    for (name, use_) in OPTIONAL {
+        match needs::program(name) {
+            Some(path) => ui::say(&format!("{name} is at {}.", path.display())),
+            None => ui::say(&format!(
+                "{name} is not in {}; it is optional: {use_}.",
+                needs::SEARCH_PATH
+            )),
+        }
+    }
+    let groups = Groups::prepare(workspace);
+    if groups.prepared() {
+        ui::say("Setup is complete.");
+    } else {
+        ui::say("Setup is complete, but for the cgroup subtree.");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes sure that everything that the workspace needs is there, or fails and names what is not.
+pub(crate) fn ensure(workspace: &Workspace) -> Result<()> {
+    let scratch = workspace.target.join("xtask-setup");
+    fs::create_dir_all(&scratch)
+        .with_context(|| format!("cannot create the directory {}", scratch.display()))?;
+    let probe = Probe { scratch };
+
+    let missing = probe.missing(NEEDS);
+    if missing.is_empty() {
+        ui::say("Everything that the workspace needs is installed.");
+        return Ok(());
+    }
+    for (need, reason) in &missing {
+        ui::say(&format!(
+            "Missing: {} ({}). {reason}",
+            need.name, need.purpose
+        ));
+    }
+    install(&missing.iter().map(|(need, _)| *need).collect::<Vec<_>>())?;
+
+    let missing = probe.missing(NEEDS);
+    if missing.is_empty() {
+        ui::say("Everything that the workspace needs is now installed.");
+        return Ok(());
+    }
+    let left = missing
+        .iter()
+        .map(|(need, reason)| format!("{}: {reason}", need.name));
+    bail!(
+        "the packages were installed, and still this is missing:\n  {}",
+        left.collect::<Vec<_>>().join("\n  ")
+    );
+}
+
+fn install(missing: &[&Need]) -> Result<()> {
+    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let Some(manager) = Manager::choose(&os_release, process::in_path) else {
+        let packages = missing
+            .iter()
+            .map(|need| format!("{}: {}", need.name, need.anywhere()));
+        bail!(
+            "no package manager that is known here (apt-get, dnf, pacman, apk, zypper) was \
+             found. Install these by hand, then run this again:\n  {}",
+            packages.collect::<Vec<_>>().join("\n  ")
+        );
+    };
+    let packages = needs::packages(missing, manager);
+    let by_hand = manager.install(&packages).join(" ");
+
+    let user = fs::metadata("/proc/self")
+        .context("cannot read /proc/self")?
+        .uid();
+    let silent = || process::succeeds(Command::new("sudo").args(["-n", "true"]));
+    let privilege = Privilege::choose(
+        user == 0,
+        process::in_path("sudo"),
+        silent,
+        io::stdin().is_terminal(),
+    )
+    .with_context(|| format!("packages are missing; as root, run `{by_hand}`"))?;
+
+    ui::say(&format!(
+        "This will install {} with {}{}.",
+        packages.join(", "),
+        manager.program(),
+        privilege.explanation()
+    ));
+    if let Some(refresh) = manager.refresh() {
+        // One broken third-party list makes the refresh fail and often not the installation.
+        if let Err(error) = call(privilege, &refresh) {
+            ui::warn(&format!(
+                "{error:#}; trying with the package lists that are there"
+            ));
+        }
+    }
+    call(privilege, &manager.install(&packages))
+        .with_context(|| format!("the packages could not be installed by `{by_hand}`"))
+}
+
+fn call(privilege: Privilege, words: &[&str]) -> Result<()> {
+    // Through env(1), since sudo does not keep the caller's variables.
+    // sudo asks on the terminal itself, so none of this reads standard input.
+    let mut command = match privilege {
+        Privilege::Root => Command::new("env"),
+        Privilege::SilentSudo | Privilege::AskingSudo => {
+            let mut sudo = Command::new("sudo");
+            if privilege == Privilege::SilentSudo {
+                sudo.arg("-n");
+            }
+            sudo.arg("env");
+            sudo
+        }
+    };
+    command.arg("DEBIAN_FRONTEND=noninteractive").args(words);
+    process::run(command)
+}
