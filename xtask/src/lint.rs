@@ -56,10 +56,14 @@ fn scripts(workspace: &Workspace, tree: &Tree, report: &mut Report) -> Result<()
         return Ok(());
     }
     ui::headline("Scripts");
-    for script in &scripts {
-        let mut syntax = Command::new("bash");
-        syntax.arg("-n").arg(script).current_dir(&workspace.root);
-        report.command(&format!("bash -n {script}"), syntax)?;
+    if process::in_path("bash") {
+        for script in &scripts {
+            let mut syntax = Command::new("bash");
+            syntax.arg("-n").arg(script).current_dir(&workspace.root);
+            report.command(&format!("bash -n {script}"), syntax)?;
+        }
+    } else {
+        report.not_run("bash -n", "bash is not installed");
     }
     if process::in_path("shellcheck") {
         let mut check = Command::new("shellcheck");

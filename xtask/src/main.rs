@@ -98,10 +98,14 @@ fn bench(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
     let groups = Groups::prepare(workspace);
     let package = &workspace.require_package_in("benches")?.name;
     // Built outside the groups: a limit on them must not slow down or stop the compiler.
-    process::run(workspace.cargo(["bench", "--package", package, "--no-run"]))?;
+    // `--bench *` leaves out the unit tests, whose harness knows none of the benches' arguments.
+    let benches = ["bench", "--package", package, "--bench", "*"];
+    let mut build = workspace.cargo(benches);
+    build.arg("--no-run");
+    process::run(build)?;
     ui::headline("Benches");
-    let mut run = groups.cargo(workspace, ["bench", "--package", package, "--"]);
-    run.args(args);
+    let mut run = groups.cargo(workspace, benches);
+    run.arg("--").args(args);
     process::run(run)?;
     Ok(ExitCode::SUCCESS)
 }

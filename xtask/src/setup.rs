@@ -8,7 +8,6 @@ mod needs;
 mod packages;
 
 use std::io::IsTerminal;
-use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 use std::{fs, io};
 
@@ -91,12 +90,12 @@ fn install(missing: &[&Need]) -> Result<()> {
     let packages = needs::packages(missing, manager);
     let by_hand = manager.install(&packages).join(" ");
 
-    let user = fs::metadata("/proc/self")
-        .context("cannot read /proc/self")?
-        .uid();
+    let status =
+        fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let root = effective_uid(&status).context("/proc/self/status has no user id")? == 0;
     let silent = || process::succeeds(Command::new("sudo").args(["-n", "true"]));
     let privilege = Privilege::choose(
-        user == 0,
+        root,
         process::in_path("sudo"),
         silent,
         io::stdin().is_terminal(),
@@ -137,4 +136,24 @@ fn call(privilege: Privilege, words: &[&str]) -> Result<()> {
     };
     command.arg("DEBIAN_FRONTEND=noninteractive").args(words);
     process::run(command)
+}
+
+/// The second number of the line `Uid:` (proc_pid_status(5): real, effective, saved, filesystem).
+/// The owner of the directory /proc/self would not do: it is root for a process that may not be
+/// dumped.
+fn effective_uid(status: &str) -> Option<u32> {
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    ids.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_effective_user_decides_and_not_the_real_one() {
+        let status = "Name:\tx\nUid:\t1000\t0\t1000\t1000\nGid:\t7\t7\t7\t7\n";
+        assert_eq!(effective_uid(status), Some(0));
+        assert_eq!(effective_uid("Name:\tx\n"), None);
+    }
 }

@@ -176,8 +176,9 @@ impl Summary {
         self.ignored += tally.ignored;
         self.failed += tally.failed + silent;
         if silent > 0 {
-            self.failures
-                .push(format!("{silent} test programs ended without a result"));
+            self.failures.push(format!(
+                "test programs that ended without a result: {silent}"
+            ));
         }
         // Cargo's own word is the last one: a doc test that does not compile, for example, may
         // leave no line to count.

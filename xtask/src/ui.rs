@@ -18,7 +18,7 @@ fn colour(stream: &impl IsTerminal) -> bool {
 
 fn out(style: &str, text: &str) {
     let stdout = io::stdout();
-    let coloured = colour(&stdout);
+    let coloured = !style.is_empty() && colour(&stdout);
     let mut lock = stdout.lock();
     // A reader that went away (`| head`) is no reason to fail what is being done.
     let _ = if coloured {
