@@ -1,0 +1,199 @@
+//! The compiled program, and what a supervisor needs to know about it.
+
+use std::fmt;
+
+use crate::bpf::{Action, Instruction, SeccompData, interpret};
+use crate::disassemble::Disassembly;
+use crate::emit::{self, Actions, Emitted};
+use crate::explain::{self, Explanation, UnknownCall};
+use crate::resolve::{Outcome, Resolved, Verdict};
+use crate::{Arch, CompileError, Permit, Reporting};
+
+/// What a supervisor answers to a notification of a program compiled with [`Reporting::Notify`].
+///
+/// A notified call is never continued: its arguments may have changed since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Decision {
+    /// Answer with this errno.
+    Refuse {
+        /// The policy's errno.
+        errno: i32,
+    },
+    /// Answer with `ENOSYS`: a call that this build has no name for, or io_uring. Programs probe for these
+    /// and fall back, so it is no sign of an attack.
+    Probe,
+    /// Kill the guest without an answer: the kill list, another ABI, or any refused call where the policy
+    /// says so.
+    Kill,
+}
+
+/// A compiled policy for one architecture.
+///
+/// `Display` prints the program, one instruction a line, with jump targets and call names.
+#[derive(Clone, Debug)]
+pub struct Program {
+    resolved: Resolved,
+    reporting: Reporting,
+    emitted: Emitted,
+}
+
+impl Program {
+    pub(crate) fn new(resolved: Resolved, reporting: Reporting) -> Result<Self, CompileError> {
+        let emitted = emit::emit(&resolved, reporting)?;
+        let program = Self {
+            resolved,
+            reporting,
+            emitted,
+        };
+        program.verify()?;
+        Ok(program)
+    }
+
+    /// The program without a permit: `execve` is refused, with any arguments, unless the policy allows it.
+    ///
+    /// `struct sock_fprog` takes a pointer to these and their number.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.emitted.instructions
+    }
+
+    /// The program of one run, in which `execve` with this permit is allowed.
+    ///
+    /// A copy with seven instructions replaced; nothing is compiled. Where [`Self::allows_exec`] holds the
+    /// permit has no effect.
+    pub fn with_permit(&self, permit: &Permit) -> Vec<Instruction> {
+        let mut instructions = self.emitted.instructions.clone();
+        let Some(slots) = &self.emitted.permit else {
+            return instructions;
+        };
+        let halves = permit
+            .words()
+            .into_iter()
+            .flat_map(|word| [word & 0xffff_ffff, word >> 32]);
+        for (slot, half) in slots.constants.iter().zip(halves) {
+            if let Some(instruction) = instructions.get_mut(*slot) {
+                instruction.k = u32::try_from(half).unwrap_or_default();
+            }
+        }
+        if let Some(instruction) = instructions.get_mut(slots.decision) {
+            *instruction = slots.compare;
+        }
+        instructions
+    }
+
+    /// Whether the policy allows `execve`, so that no permit is needed.
+    pub fn allows_exec(&self) -> bool {
+        self.emitted.permit.is_none()
+    }
+
+    /// What [`Self::instructions`] answer to a call.
+    pub fn evaluate(&self, data: &SeccompData) -> Action {
+        // Compiling has run the program for every number, and a fault does not depend on arguments.
+        interpret(&self.emitted.instructions, data).unwrap_or(Action::KillProcess)
+    }
+
+    /// What a supervisor answers to the notification of a call.
+    pub fn decide(&self, data: &SeccompData) -> Decision {
+        match self
+            .resolved
+            .outcome(data.arch, data.number(), &data.args, false)
+        {
+            Outcome::Absent => Decision::Probe,
+            Outcome::Kill => Decision::Kill,
+            // The filter allows it by itself; a notification of it did not come from this program.
+            Outcome::Allow | Outcome::Refuse => Decision::Refuse {
+                errno: self.resolved.errno,
+            },
+        }
+    }
+
+    /// What happens to a call, by name, and why.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownCall`] with a suggestion, where no architecture has the call.
+    pub fn explain(&self, name: &str) -> Result<Explanation, UnknownCall> {
+        explain::explain(&self.resolved, self.reporting, name)
+    }
+
+    /// The name of a call of this program's architecture.
+    pub fn syscall_name(&self, number: u32) -> Option<&'static str> {
+        self.resolved.arch.name(number)
+    }
+
+    /// Names the ABI and the call of a notification; see [`describe`](crate::describe).
+    pub fn describe(audit_arch: u32, number: u32) -> (String, Option<String>) {
+        crate::describe(audit_arch, number)
+    }
+
+    /// The architecture that the program is for.
+    pub const fn arch(&self) -> Arch {
+        self.resolved.arch
+    }
+
+    /// Whether denied calls are notified.
+    pub const fn reporting(&self) -> Reporting {
+        self.reporting
+    }
+
+    /// Names in the policy that this architecture lacks, such as `open` on aarch64.
+    pub fn skipped(&self) -> &[String] {
+        &self.resolved.skipped
+    }
+
+    /// Holds the finished program against the policy: every number, with arguments that meet each rule, with
+    /// none and all bits set. This is what makes libseccomp's part trustworthy without reading it.
+    fn verify(&self) -> Result<(), CompileError> {
+        let arch = self.resolved.arch;
+        let actions = Actions::new(&self.resolved, self.reporting);
+        let mut samples = Vec::new();
+        let first_foreign = crate::arch::X32_BIT;
+        let numbers = (0..=arch.newest() + 1).chain([first_foreign, first_foreign + 59, u32::MAX]);
+        for number in numbers {
+            samples.clear();
+            samples.extend([[0; 6], [u64::MAX; 6]]);
+            if let Some(entry) = self.resolved.entries.get(&number) {
+                if let Verdict::When(rules) = &entry.verdict {
+                    for rule in rules {
+                        let [mut met, mut met_with_noise] = [[0; 6], [u64::MAX; 6]];
+                        for test in rule {
+                            let index = usize::from(test.index);
+                            if let Some(argument) = met.get_mut(index) {
+                                *argument = test.value;
+                            }
+                            if let Some(argument) = met_with_noise.get_mut(index) {
+                                *argument = test.value | !test.mask;
+                            }
+                        }
+                        samples.extend([met, met_with_noise]);
+                    }
+                }
+            }
+            for audit in [arch.audit(), !arch.audit()] {
+                for args in &samples {
+                    let data = SeccompData {
+                        nr: number.cast_signed(),
+                        arch: audit,
+                        instruction_pointer: 0,
+                        args: *args,
+                    };
+                    let expected = emit::expected(&self.resolved, actions, audit, number, args);
+                    if interpret(&self.emitted.instructions, &data) != Ok(expected) {
+                        return Err(CompileError::Miscompiled { arch, number });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Disassembly {
+            instructions: &self.emitted.instructions,
+            arch: self.resolved.arch,
+        }
+        .fmt(f)
+    }
+}
