@@ -1,0 +1,314 @@
+//! Which paths a guest may use: the policy's side. The kernel's side is [`crate::landlock`].
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Problem;
+
+/// Which paths a guest may use. What no path covers cannot be opened, made, renamed or removed.
+///
+/// A path covers itself and, where it is a directory, everything beneath it, on whatever file system.
+/// Paths are absolute and may be symbolic links: what they lead to when the `Sandbox` is made is
+/// granted. Paths that a host does not have are left out there, and its enforcement report says so. A
+/// grant adds to the others; there is none that takes away from what another gives.
+///
+/// The run's own scratch directory and `/proc/<pid>` of its first process are granted without being named.
+///
+/// The mechanism is Landlock (Linux 5.13, landlock(7)). It does not decide about chmod(2), chown(2),
+/// utimensat(2), setxattr(2), stat(2) or access(2): the guest's own uid does, and a path that is not
+/// granted can still be seen to exist. A grant of a file holds for that file, not for another that
+/// later takes its name, as `/etc/passwd` after a user is added: make a new `Sandbox` then.
+///
+/// ```
+/// use varek_core::Filesystem;
+///
+/// let mut filesystem = Filesystem::python();
+/// filesystem.read.push("/srv/questions".into());
+/// assert!(filesystem.write.iter().all(|path| path.starts_with("/dev")));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Filesystem {
+    /// Files may be read and directories listed.
+    pub read: Vec<PathBuf>,
+    /// As `read`; and files may be written, truncated, made, renamed and removed, as may directories,
+    /// symbolic links, sockets and FIFOs. A device that is named itself (not a directory above it) may
+    /// be given ioctl(2) commands too.
+    ///
+    /// Renames and hard links between two directories need Linux 5.19, and truncate(2) of a file that is
+    /// only readable is refused from Linux 6.2.
+    pub write: Vec<PathBuf>,
+    /// As `read`; and the kernel accepts the files as program images. The guest's own start needs it for
+    /// the program, for the interpreter that its first line names, and for the dynamic loader.
+    ///
+    /// This does not bound what code runs: a dynamic loader or an interpreter that may be executed runs
+    /// whatever it can read. What keeps the guest from starting programs is a policy without `execve`.
+    pub execute: Vec<PathBuf>,
+}
+
+/// Programs and libraries. On merged-/usr systems the last four are links into the first.
+const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32"];
+
+/// What the C library reads, by file: the loader's cache and preload list, time zone, user and group
+/// names with the order of their look-up, locale names, and the name of the distribution.
+const C_LIBRARY: [&str; 12] = [
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/localtime",
+    "/etc/timezone",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/locale.alias",
+    "/etc/os-release",
+    "/etc/ld-musl-aarch64.path",
+    "/etc/ld-musl-x86_64.path",
+];
+
+/// What runtimes read to size themselves: CPU count and features (glibc, OpenBLAS, Go), memory size (JVM,
+/// Node), overcommit mode (glibc, jemalloc), huge page size (Go, jemalloc). They describe the machine, not
+/// what runs on it; /proc/stat, /proc/loadavg and other processes stay closed.
+const MACHINE: [&str; 5] = [
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/devices/system/cpu",
+    "/sys/kernel/mm/transparent_hugepage",
+];
+
+const RANDOM: [&str; 2] = ["/dev/random", "/dev/urandom"];
+
+const SINKS: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
+
+/// What CPython reads beside its library: the distribution's site customization, and what OpenSSL (`ssl`,
+/// `hashlib`) needs: its settings and the public certificates, never `/etc/ssl/private`.
+const PYTHON: [&str; 19] = [
+    "/etc/python3",
+    "/etc/python3.9",
+    "/etc/python3.10",
+    "/etc/python3.11",
+    "/etc/python3.12",
+    "/etc/python3.13",
+    "/etc/python3.14",
+    "/etc/python3.15",
+    "/etc/ssl/openssl.cnf",
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ca-certificates",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/crypto-policies/back-ends",
+    "/etc/crypto-policies/config",
+    "/etc/mime.types",
+    "/etc/apache2/mime.types",
+];
+
+impl Filesystem {
+    /// For CPython: `/usr`, `/bin` and `/lib*` as read and execute; of `/etc` the files that the C
+    /// library, CPython and OpenSSL read; what describes the machine's CPUs and memory; `/dev/null`,
+    /// `/dev/zero`, `/dev/full`, `/dev/random` and `/dev/urandom`.
+    ///
+    /// Not in it: homes, `/opt`, `/var`, `/run`, `/tmp`, other processes in `/proc`, and `/dev/shm`, which
+    /// all users of the machine share. `multiprocessing`'s locks, queues and pools keep their semaphores in
+    /// `/dev/shm` and therefore fail with `PermissionError`; `multiprocessing.Pipe`, `os.fork` and
+    /// threads work. An interpreter elsewhere (`/opt`, a home) needs an [`execute`](Self::execute) grant.
+    pub fn python() -> Self {
+        let mut filesystem = Self::native();
+        filesystem.read.extend(PYTHON.map(PathBuf::from));
+        filesystem
+    }
+
+    /// For compiled programs: as [`Filesystem::python`] without what is CPython's and OpenSSL's. The
+    /// program itself needs an [`execute`](Self::execute) grant where it is not beneath `/usr` or `/bin`
+    /// and not put into the scratch directory.
+    pub fn native() -> Self {
+        let read = C_LIBRARY.into_iter().chain(MACHINE).chain(RANDOM);
+        Self {
+            read: read.map(PathBuf::from).collect(),
+            write: SINKS.map(PathBuf::from).to_vec(),
+            execute: PROGRAMS.map(PathBuf::from).to_vec(),
+        }
+    }
+
+    /// Whether a preset names this path; such a path may be absent without anybody having mistyped it.
+    pub(crate) fn is_preset(path: &Path) -> bool {
+        let names = PROGRAMS
+            .iter()
+            .chain(&C_LIBRARY)
+            .chain(&MACHINE)
+            .chain(&RANDOM);
+        names
+            .chain(&SINKS)
+            .chain(&PYTHON)
+            .any(|name| Path::new(name) == path)
+    }
+
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (field, paths) in [
+            ("filesystem.read", &self.read),
+            ("filesystem.write", &self.write),
+            ("filesystem.execute", &self.execute),
+        ] {
+            for path in paths {
+                if let Some(message) = unusable(path) {
+                    problems.push(Problem { field, message });
+                }
+            }
+        }
+        for path in &self.write {
+            if let Some(message) = unsafe_to_write(path) {
+                problems.push(Problem {
+                    field: "filesystem.write",
+                    message,
+                });
+            }
+        }
+        problems
+    }
+}
+
+fn unusable(path: &Path) -> Option<String> {
+    let shown = path.display();
+    if path.as_os_str().as_encoded_bytes().contains(&0) {
+        Some(format!("has the path {path:?}, which has NUL in it"))
+    } else if !path.has_root() {
+        Some(format!(
+            "has the relative path {shown:?}; write it from the root"
+        ))
+    } else if path.components().any(|part| part == Component::ParentDir) {
+        Some(format!(
+            "has the path {shown} with '..' in it; write the path that it leads to"
+        ))
+    } else {
+        None
+    }
+}
+
+/// Writing there is control over the machine, or over processes that are not the guest's.
+fn unsafe_to_write(path: &Path) -> Option<String> {
+    let shown = path.display();
+    let mut names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name),
+        _ => None,
+    });
+    match names.next().map(|name| name.as_encoded_bytes()) {
+        None if path.has_root() => Some(
+            "has the path /, with which nothing is kept from the guest; name directories".into(),
+        ),
+        Some(top @ (b"proc" | b"sys")) => Some(format!(
+            "has the path {shown}; /{} controls the machine and other processes: grant read",
+            String::from_utf8_lossy(top)
+        )),
+        Some(b"dev") if names.next().is_none() => {
+            Some("has the path /dev, which holds every disk and terminal; name devices".into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(path: &str) -> Vec<Problem> {
+        Filesystem {
+            write: vec![path.into()],
+            ..Filesystem::default()
+        }
+        .problems()
+    }
+
+    #[test]
+    fn presets_have_no_problems_and_only_write_to_sinks() {
+        for filesystem in [Filesystem::python(), Filesystem::native()] {
+            assert_eq!(filesystem.problems(), []);
+            assert_eq!(filesystem.write, SINKS.map(PathBuf::from));
+            for path in filesystem
+                .read
+                .iter()
+                .chain(&filesystem.write)
+                .chain(&filesystem.execute)
+            {
+                assert!(Filesystem::is_preset(path), "{path:?}");
+            }
+        }
+        assert!(!Filesystem::is_preset(Path::new("/srv")));
+    }
+
+    #[test]
+    fn presets_open_no_home_no_socket_directory_and_no_other_process() {
+        let filesystem = Filesystem::python();
+        for closed in [
+            "/", "/home", "/root", "/run", "/var", "/tmp", "/proc", "/proc/1", "/dev", "/dev/shm",
+            "/etc",
+        ] {
+            for granted in filesystem
+                .read
+                .iter()
+                .chain(&filesystem.write)
+                .chain(&filesystem.execute)
+            {
+                assert!(
+                    !Path::new(closed).starts_with(granted),
+                    "{granted:?} opens {closed}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_unusable_path_is_a_problem_that_names_its_field() {
+        let filesystem = Filesystem {
+            read: vec!["data".into(), "/srv/../root".into(), "/srv".into()],
+            write: vec!["/a\0b".into(), "/srv".into()],
+            execute: vec!["".into()],
+        };
+        let fields: Vec<_> = filesystem
+            .problems()
+            .into_iter()
+            .map(|problem| problem.field)
+            .collect();
+        assert_eq!(
+            fields,
+            [
+                "filesystem.read",
+                "filesystem.read",
+                "filesystem.write",
+                "filesystem.execute"
+            ]
+        );
+    }
+
+    #[test]
+    fn write_grants_that_give_the_machine_away_are_problems() {
+        for path in [
+            "/",
+            "//",
+            "/proc",
+            "/proc/self/mem",
+            "/sys/fs/cgroup",
+            "/dev",
+            "/dev/",
+        ] {
+            assert_eq!(written(path).len(), 1, "{path}");
+        }
+        for path in ["/srv", "/dev/null", "/process", "/dev/shm/mine"] {
+            assert_eq!(written(path), [], "{path}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_is_an_error() {
+        let error = toml::from_str::<Filesystem>("raed = [\"/srv\"]")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("raed"), "{error}");
+        let filesystem: Filesystem = toml::from_str("read = [\"/srv\"]").unwrap();
+        assert_eq!(filesystem.read, [PathBuf::from("/srv")]);
+    }
+}

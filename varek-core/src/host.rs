@@ -1,0 +1,388 @@
+//! What the machine and the embedding process offer.
+
+use std::fmt;
+
+use serde::Serialize;
+
+#[cfg(target_os = "linux")]
+mod probe;
+#[cfg(target_os = "linux")]
+#[expect(
+    unsafe_code,
+    reason = "system calls that rustix does not have; one per function"
+)]
+pub(crate) mod sys;
+
+/// What the machine and the embedding process offer to a sandbox: probed facts, as a value.
+///
+/// Probing asks the kernel by system call where it can, because a container, an outer seccomp filter or a
+/// boot parameter take away what the kernel's version promises. It changes nothing, makes no process and
+/// takes less than a millisecond.
+///
+/// ```
+/// # use varek_core::Host;
+/// println!("{}", Host::probe());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Host {
+    /// Why nothing can be sandboxed here at all: not Linux, or an architecture without a system call
+    /// table. `None` where it can.
+    pub unsupported: Option<String>,
+    /// The kernel's release, such as `6.1.0-18-amd64` (uname(2)).
+    pub kernel: String,
+    /// Major and minor of the release; (0, 0) where it cannot be read.
+    pub kernel_version: (u32, u32),
+    /// The architecture that this program was compiled for.
+    pub architecture: String,
+    /// seccomp(2) takes filter programs (Linux 3.17, CONFIG_SECCOMP_FILTER).
+    pub seccomp_filter: bool,
+    /// Filters can notify a supervisor (Linux 5.0).
+    pub user_notification: bool,
+    /// Only a fatal signal interrupts a notified call (Linux 5.19). Denied calls are reported only then:
+    /// without it every signal to the guest would report its call once more.
+    pub killable_notification: bool,
+    /// The embedder itself runs under a seccomp filter, as in most containers. What that filter refuses
+    /// never reaches a filter of VAREK.
+    pub outer_filter: bool,
+    /// Landlock.
+    pub landlock: LandlockSupport,
+    /// clone3(2) exists and nothing refuses it (Linux 5.3).
+    pub clone3: bool,
+    /// clone3(2) can put a child into its group from the start (Linux 5.7).
+    pub clone_into_group: bool,
+    /// The exit status of a child is known even when somebody else reaped it (Linux 6.15).
+    pub status_after_reap: bool,
+    /// Control groups.
+    pub groups: GroupSupport,
+    /// The embedder's effective uid, in its own user namespace.
+    pub uid: u32,
+    /// The embedder's effective gid.
+    pub gid: u32,
+    /// Capabilities that running guests under uids of their own needs and the embedder lacks, such as
+    /// `CAP_SETUID`.
+    pub missing_capabilities: Vec<String>,
+    /// Uids that exist in the embedder's user namespace (`/proc/self/uid_map`).
+    pub uids: Vec<IdRange>,
+    /// Gids that exist in the embedder's user namespace (`/proc/self/gid_map`).
+    pub gids: Vec<IdRange>,
+    /// setgroups(2) is allowed in the embedder's user namespace (`/proc/self/setgroups`).
+    pub setgroups: bool,
+    /// The embedder is process 1 of its pid namespace: what guests leave behind becomes its child.
+    pub init: bool,
+    /// The embedder is a child subreaper (PR_SET_CHILD_SUBREAPER), with the same effect.
+    pub subreaper: bool,
+    /// The embedder ignores SIGCHLD or has it with SA_NOCLDWAIT, so that the kernel discards the status of
+    /// its children; see [`status_after_reap`](Self::status_after_reap).
+    pub discards_status: bool,
+    /// Bytes of a page of memory, to which memory limits are rounded down.
+    pub page_size: u64,
+    /// CPUs that the embedder may use.
+    pub cpus: usize,
+}
+
+/// Whether and how Landlock is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LandlockSupport {
+    /// The version of its interface, at least 1. 2 (Linux 5.19) adds renames between directories, 3 (6.2)
+    /// truncation, 4 (6.7) TCP, 5 (6.10) commands to devices, 6 (6.12) scopes of signals and of abstract
+    /// sockets, 7 (6.15) logging.
+    Version(u32),
+    /// The kernel is older than 5.13 or built without it (ENOSYS).
+    NotBuilt,
+    /// Built in, but not among the security modules chosen at boot (EOPNOTSUPP).
+    Disabled,
+    /// Something, an outer seccomp filter as a rule, refuses to answer with this error number.
+    Refused(i32),
+}
+
+impl LandlockSupport {
+    /// The version, where there is one.
+    pub const fn version(self) -> Option<u32> {
+        match self {
+            Self::Version(version) => Some(version),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LandlockSupport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => write!(f, "Landlock ABI {version}"),
+            Self::NotBuilt => f.write_str("no Landlock (kernel before 5.13, or built without it)"),
+            Self::Disabled => f.write_str("Landlock built in, but disabled at boot"),
+            Self::Refused(errno) => write!(
+                f,
+                "Landlock refused with error {errno} (an outer seccomp filter?)"
+            ),
+        }
+    }
+}
+
+/// What control groups this process can use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct GroupSupport {
+    /// One line: hierarchy, own group and controllers; or why there is none.
+    pub description: String,
+    /// A cgroup2 tree shows the embedder's own group, so that groups can be made, watched and killed.
+    /// Whether the embedder may write there is seen when a `Sandbox` is made.
+    pub usable: bool,
+    /// A group's whole tree can be killed at once (`cgroup.kill`, Linux 5.14).
+    pub kill: bool,
+    /// The controllers that limits can use: `memory`, `pids`, `cpu`.
+    pub controllers: Vec<String>,
+}
+
+impl GroupSupport {
+    pub(crate) fn has(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|name| name == controller)
+    }
+}
+
+/// A run of ids that exist in a user namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct IdRange {
+    /// The first, inside the namespace.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl IdRange {
+    /// The first column and the third of `/proc/self/uid_map` (user_namespaces(7)).
+    pub(crate) fn parse(map: &str) -> Vec<Self> {
+        map.lines()
+            .filter_map(|line| {
+                let mut columns = line.split_whitespace().map(str::parse);
+                let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+                    (columns.next(), columns.next(), columns.next())
+                else {
+                    return None;
+                };
+                Some(Self { first, count })
+            })
+            .collect()
+    }
+
+    /// Whether `first..first + count` lies in the union of the ranges.
+    pub(crate) fn cover(ranges: &[Self], first: u32, count: u32) -> bool {
+        let (mut next, end) = (u64::from(first), u64::from(first) + u64::from(count));
+        while next < end {
+            let holder = ranges.iter().map(|range| {
+                let start = u64::from(range.first);
+                start..start + u64::from(range.count)
+            });
+            match holder.into_iter().find(|range| range.contains(&next)) {
+                Some(range) => next = range.end,
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Host {
+    /// Asks the kernel. Never fails: what cannot be found out counts as not there.
+    pub fn probe() -> Self {
+        #[cfg(target_os = "linux")]
+        {
+            probe::probe()
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            Self::nothing(Some(format!(
+                "{} is no Linux; run on Linux 5.14 or newer, or in a virtual machine with it",
+                std::env::consts::OS
+            )))
+        }
+    }
+
+    /// A host without anything.
+    fn nothing(unsupported: Option<String>) -> Self {
+        Self {
+            unsupported,
+            kernel: String::new(),
+            kernel_version: (0, 0),
+            architecture: std::env::consts::ARCH.to_owned(),
+            seccomp_filter: false,
+            user_notification: false,
+            killable_notification: false,
+            outer_filter: false,
+            landlock: LandlockSupport::NotBuilt,
+            clone3: false,
+            clone_into_group: false,
+            status_after_reap: false,
+            groups: GroupSupport {
+                description: "no control groups".into(),
+                usable: false,
+                kill: false,
+                controllers: Vec::new(),
+            },
+            uid: u32::MAX,
+            gid: u32::MAX,
+            missing_capabilities: Vec::new(),
+            uids: Vec::new(),
+            gids: Vec::new(),
+            setgroups: false,
+            init: false,
+            subreaper: false,
+            discards_status: false,
+            page_size: 4096,
+            cpus: 1,
+        }
+    }
+
+    /// The kernel is at least this one.
+    pub(crate) fn since(&self, major: u32, minor: u32) -> bool {
+        self.kernel_version >= (major, minor)
+    }
+
+    /// Root with everything, on a hybrid host of Linux 6.18: the tests take away from it.
+    #[cfg(test)]
+    pub(crate) fn full() -> Self {
+        let all = IdRange {
+            first: 0,
+            count: u32::MAX,
+        };
+        Self {
+            kernel: "6.18.0".into(),
+            kernel_version: (6, 18),
+            architecture: "x86_64".into(),
+            seccomp_filter: true,
+            user_notification: true,
+            killable_notification: true,
+            landlock: LandlockSupport::Version(7),
+            clone3: true,
+            clone_into_group: true,
+            status_after_reap: true,
+            groups: GroupSupport {
+                description: "hybrid: groups below /sys/fs/cgroup/unified".into(),
+                usable: true,
+                kill: true,
+                controllers: ["memory", "pids", "cpu"].map(String::from).to_vec(),
+            },
+            uid: 0,
+            gid: 0,
+            uids: vec![all],
+            gids: vec![all],
+            setgroups: true,
+            cpus: 2,
+            ..Self::nothing(None)
+        }
+    }
+}
+
+/// A table, one fact a line.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let yes = |there: bool| if there { "yes" } else { "no" }.to_owned();
+        if let Some(reason) = &self.unsupported {
+            return write!(f, "{:<24}no: {reason}", "supported");
+        }
+        let capabilities = match self.missing_capabilities.as_slice() {
+            [] => "all that are needed".to_owned(),
+            missing => format!("missing {}", missing.join(", ")),
+        };
+        let rows = [
+            ("kernel", format!("{} ({})", self.kernel, self.architecture)),
+            ("seccomp filter", yes(self.seccomp_filter)),
+            (
+                "denials reported",
+                match (self.killable_notification, self.user_notification) {
+                    (true, _) => "yes (killable notification)".into(),
+                    (false, true) => "no: notification is not killable before Linux 5.19".into(),
+                    (false, false) => "no: no notification".into(),
+                },
+            ),
+            ("outer seccomp filter", yes(self.outer_filter)),
+            ("landlock", self.landlock.to_string()),
+            ("clone3", yes(self.clone3)),
+            ("clone3 into group", yes(self.clone_into_group)),
+            ("groups", self.groups.description.clone()),
+            ("groups can be killed", yes(self.groups.kill)),
+            ("uid, gid", format!("{}, {}", self.uid, self.gid)),
+            ("capabilities", capabilities),
+            ("uids mapped", ranges(&self.uids)),
+            ("gids mapped", ranges(&self.gids)),
+            ("setgroups", yes(self.setgroups)),
+            ("process 1", yes(self.init)),
+            ("child subreaper", yes(self.subreaper)),
+            ("discards child status", yes(self.discards_status)),
+            ("status after reaping", yes(self.status_after_reap)),
+            ("page size", format!("{} bytes", self.page_size)),
+            ("CPUs", self.cpus.to_string()),
+        ];
+        for (index, (name, value)) in rows.iter().enumerate() {
+            let end = if index == 0 { "" } else { "\n" };
+            write!(f, "{end}{name:<24}{value}")?;
+        }
+        Ok(())
+    }
+}
+
+fn ranges(ranges: &[IdRange]) -> String {
+    let shown = ranges.iter().map(|range| {
+        let last = u64::from(range.first) + u64::from(range.count).saturating_sub(1);
+        format!("{} to {last}", range.first)
+    });
+    let shown: Vec<String> = shown.collect();
+    if shown.is_empty() {
+        "none".to_owned()
+    } else {
+        shown.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_maps_are_read_and_joined() {
+        let ranges =
+            IdRange::parse("         0       1000          1\n         1     100000      65536\n");
+        assert_eq!(
+            ranges,
+            [
+                IdRange { first: 0, count: 1 },
+                IdRange {
+                    first: 1,
+                    count: 65536
+                }
+            ]
+        );
+        assert!(IdRange::cover(&ranges, 0, 65537));
+        assert!(!IdRange::cover(&ranges, 0, 65538));
+        assert!(!IdRange::cover(&ranges, 1_879_048_192, 1));
+        let all = IdRange::parse("0 0 4294967295\n");
+        assert!(IdRange::cover(&all, 1_879_048_192, 4096));
+        assert!(!IdRange::cover(&all, u32::MAX, 1));
+        assert_eq!(IdRange::parse("0 0\nx y z\n"), []);
+    }
+
+    #[test]
+    fn an_unsupported_host_says_so_and_nothing_else() {
+        let host = Host::nothing(Some("no Linux".into()));
+        assert_eq!(host.to_string(), "supported               no: no Linux");
+        assert!(!host.since(5, 14));
+    }
+
+    #[test]
+    fn the_table_has_one_line_for_each_fact() {
+        let mut host = Host::full();
+        host.missing_capabilities = vec!["CAP_SETUID".into()];
+        host.landlock = LandlockSupport::Disabled;
+        let table = host.to_string();
+        assert_eq!(table.lines().count(), 20);
+        assert!(
+            table.contains("capabilities            missing CAP_SETUID"),
+            "{table}"
+        );
+        assert!(table.contains("disabled at boot"), "{table}");
+    }
+}

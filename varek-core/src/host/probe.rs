@@ -1,0 +1,196 @@
+//! How each fact of a [`Host`] is found out.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{PidfdFlags, getegid, geteuid, getpid};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::{GroupSupport, Host, IdRange, LandlockSupport, sys};
+
+/// What it takes to start guests under uids of their own, and to clean up after them: change to the uid
+/// and its gid, empty the bounding set, kill them, and own, enter and remove their files.
+const NEEDED: [(CapabilitySet, &str); 6] = [
+    (CapabilitySet::SETUID, "CAP_SETUID"),
+    (CapabilitySet::SETGID, "CAP_SETGID"),
+    (CapabilitySet::SETPCAP, "CAP_SETPCAP"),
+    (CapabilitySet::KILL, "CAP_KILL"),
+    (CapabilitySet::CHOWN, "CAP_CHOWN"),
+    (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE"),
+];
+
+pub(super) fn probe() -> Host {
+    let kernel = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let kernel_version = version(&kernel);
+    let since = |major, minor| kernel_version >= (major, minor);
+    let clone3 = sys::clone3_exists().is_ok();
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    Host {
+        kernel_version,
+        seccomp_filter: sys::seccomp_flags(0).is_ok(),
+        user_notification: sys::seccomp_action(libc::SECCOMP_RET_USER_NOTIF).is_ok(),
+        // The kernel takes the second flag only together with the first.
+        killable_notification: sys::seccomp_flags(
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+        )
+        .is_ok(),
+        outer_filter: field(&status, "Seccomp:").is_some_and(|mode| mode != "0"),
+        landlock: landlock(sys::landlock_abi()),
+        clone3,
+        clone_into_group: clone3 && since(5, 7),
+        // The request is older (6.13) than its exit status, and only the version tells them apart.
+        status_after_reap: since(6, 15) && own_pidfd_info(),
+        groups: groups(since(5, 14)),
+        uid: geteuid().as_raw(),
+        gid: getegid().as_raw(),
+        missing_capabilities: missing_capabilities(),
+        uids: IdRange::parse(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default()),
+        gids: IdRange::parse(&fs::read_to_string("/proc/self/gid_map").unwrap_or_default()),
+        // A kernel without user namespaces has no such file and no such restriction.
+        setgroups: fs::read_to_string("/proc/self/setgroups")
+            .map_or(true, |text| text.trim() != "deny"),
+        init: getpid().is_init(),
+        subreaper: rustix::process::child_subreaper().is_ok_and(|reaper| reaper.is_some()),
+        discards_status: sys::sigchld_discards().unwrap_or(false),
+        page_size: u64::try_from(rustix::param::page_size()).unwrap_or(4096),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        kernel,
+        ..Host::nothing(unsupported())
+    }
+}
+
+fn unsupported() -> Option<String> {
+    let known = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
+        && cfg!(target_pointer_width = "64");
+    (!known).then(|| {
+        format!(
+            "no system call table for {}; build for 64-bit x86_64 or aarch64",
+            std::env::consts::ARCH
+        )
+    })
+}
+
+/// The first two numbers of a release such as `6.1.0-18-amd64`.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release
+        .split(|letter: char| !letter.is_ascii_digit())
+        .map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// The value of a line of `/proc/<pid>/status`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+fn landlock(answer: io::Result<u32>) -> LandlockSupport {
+    match answer.map_err(|error| error.raw_os_error()) {
+        Ok(0) | Err(None | Some(libc::ENOSYS)) => LandlockSupport::NotBuilt,
+        Ok(version) => LandlockSupport::Version(version),
+        Err(Some(libc::EOPNOTSUPP)) => LandlockSupport::Disabled,
+        Err(Some(errno)) => LandlockSupport::Refused(errno),
+    }
+}
+
+fn own_pidfd_info() -> bool {
+    rustix::process::pidfd_open(getpid(), PidfdFlags::empty())
+        .is_ok_and(|pidfd| sys::pidfd_info(std::os::fd::AsFd::as_fd(&pidfd)).is_ok())
+}
+
+fn groups(kill: bool) -> GroupSupport {
+    match varek_cgroup::Layout::probe() {
+        Ok(layout) => GroupSupport {
+            description: layout.to_string(),
+            usable: true,
+            kill,
+            controllers: layout.available().iter().map(ToString::to_string).collect(),
+        },
+        Err(error) => GroupSupport {
+            description: error.to_string(),
+            usable: false,
+            kill,
+            controllers: Vec::new(),
+        },
+    }
+}
+
+fn missing_capabilities() -> Vec<String> {
+    let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    NEEDED
+        .iter()
+        .filter(|(capability, _)| !held.contains(*capability))
+        .map(|(_, name)| (*name).to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read_by_their_first_two_numbers() {
+        for (release, expected) in [
+            ("6.1.0-18-amd64", (6, 1)),
+            ("5.15.0", (5, 15)),
+            ("6.18-rc3+", (6, 18)),
+            ("4.18.0-553.el8.x86_64", (4, 18)),
+            ("", (0, 0)),
+        ] {
+            assert_eq!(version(release), expected, "{release}");
+        }
+    }
+
+    #[test]
+    fn landlock_answers_are_told_apart() {
+        let answer = |errno| landlock(Err(io::Error::from_raw_os_error(errno)));
+        assert_eq!(landlock(Ok(4)), LandlockSupport::Version(4));
+        assert_eq!(answer(libc::ENOSYS), LandlockSupport::NotBuilt);
+        assert_eq!(answer(libc::EOPNOTSUPP), LandlockSupport::Disabled);
+        assert_eq!(answer(libc::EPERM), LandlockSupport::Refused(libc::EPERM));
+    }
+
+    #[test]
+    fn probing_twice_gives_the_same_facts() {
+        let host = Host::probe();
+        assert_eq!(host, Host::probe());
+        assert!(host.since(4, 0), "{host}");
+        assert!(host.seccomp_filter, "{host}");
+    }
+
+    #[test]
+    fn flags_that_no_kernel_has_are_told_from_flags_that_it_has() {
+        assert!(sys::seccomp_flags(0).is_ok());
+        assert_eq!(
+            sys::seccomp_flags(1 << 31).unwrap_err().raw_os_error(),
+            Some(libc::EINVAL)
+        );
+        assert!(sys::seccomp_action(libc::SECCOMP_RET_ERRNO).is_ok());
+        assert!(sys::seccomp_action(0x1234_0000).is_err());
+    }
+
+    #[test]
+    fn what_the_probe_says_of_this_process_is_what_proc_says() {
+        let host = Host::probe();
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let effective = u64::from_str_radix(field(&status, "CapEff:").unwrap(), 16).unwrap();
+        for (capability, name) in NEEDED {
+            let held = effective & capability.bits() != 0;
+            assert_eq!(
+                held,
+                !host
+                    .missing_capabilities
+                    .iter()
+                    .any(|missing| missing == name),
+                "{name}"
+            );
+        }
+        let uids: Vec<&str> = field(&status, "Uid:").unwrap().split_whitespace().collect();
+        assert_eq!(uids[1], host.uid.to_string());
+    }
+}
