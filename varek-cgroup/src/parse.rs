@@ -227,7 +227,10 @@ mod tests {
         fn written_memberships_are_read_back(
             lines in prop::collection::vec((1..40_u32, "[a-z]{1,8}", "/[a-z:/.-]{0,20}"), 0..8), own in "/[a-z:/]{0,20}",
         ) {
-            let mut text: String = lines.iter().map(|(id, name, path)| format!("{id}:{name}:{path}\n")).collect();
+            let mut text = String::new();
+            for (id, name, path) in &lines {
+                text.push_str(&format!("{id}:{name}:{path}\n"));
+            }
             text.push_str("0::");
             text.push_str(&own);
             text.push('\n');
@@ -246,7 +249,10 @@ mod tests {
         #[test]
         fn written_events_are_read_back(values in prop::collection::vec(any::<u64>(), 6)) {
             let keys = ["low", "high", "max", "oom", "oom_kill", "oom_group_kill"];
-            let text: String = keys.iter().zip(&values).map(|(key, value)| format!("{key} {value}\n")).collect();
+            let mut text = String::new();
+            for (key, value) in keys.iter().zip(&values) {
+                text.push_str(&format!("{key} {value}\n"));
+            }
             for (key, value) in keys.iter().zip(&values) {
                 prop_assert_eq!(keyed(&text, key), Some(*value));
             }
