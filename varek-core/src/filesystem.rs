@@ -1,5 +1,6 @@
 //! Which paths a guest may use: the policy's side. The kernel's side is [`crate::landlock`].
 
+use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -175,7 +176,10 @@ impl Filesystem {
 fn unusable(path: &Path) -> Option<String> {
     let shown = path.display();
     if path.as_os_str().as_encoded_bytes().contains(&0) {
-        Some(format!("has the path {path:?}, which has NUL in it"))
+        Some(format!(
+            "has the path {}, which has NUL in it",
+            shown.to_string().escape_default()
+        ))
     } else if !path.has_root() {
         Some(format!(
             "has the relative path {shown:?}; write it from the root"
@@ -196,7 +200,7 @@ fn unsafe_to_write(path: &Path) -> Option<String> {
         Component::Normal(name) => Some(name),
         _ => None,
     });
-    match names.next().map(|name| name.as_encoded_bytes()) {
+    match names.next().map(OsStr::as_encoded_bytes) {
         None if path.has_root() => Some(
             "has the path /, with which nothing is kept from the guest; name directories".into(),
         ),

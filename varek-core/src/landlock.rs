@@ -66,7 +66,7 @@ struct Grant {
 /// The paths of a policy, open, and which of them this host does not have.
 #[derive(Debug)]
 pub(crate) struct Grants {
-    grants: Vec<Grant>,
+    open: Vec<Grant>,
     /// Paths that do not exist here, or that the embedder itself cannot reach.
     pub(crate) skipped: Vec<PathBuf>,
     version: u32,
@@ -79,7 +79,7 @@ impl Grants {
     /// Unless `network`, TCP is denied where the ABI can (4), and UDP too (10).
     pub(crate) fn open(filesystem: &Filesystem, abi: u32, network: bool) -> Result<Self, Error> {
         let mut opened = Self {
-            grants: Vec::new(),
+            open: Vec::new(),
             skipped: Vec::new(),
             version: abi,
             abi: ABI::from(i32::try_from(abi).unwrap_or(i32::MAX)),
@@ -103,7 +103,7 @@ impl Grants {
             Ok(low) => {
                 let directory = is_directory(low.as_fd()).map_err(failed)?;
                 let path = above_stdio(low).map_err(failed)?;
-                self.grants.push(Grant {
+                self.open.push(Grant {
                     path,
                     access,
                     directory,
@@ -119,7 +119,7 @@ impl Grants {
     /// A fresh ruleset (descriptor 3 or above, close-on-exec) with these grants and `extra` ones.
     pub(crate) fn ruleset(&self, extra: &[(BorrowedFd<'_>, Access)]) -> Result<OwnedFd, Error> {
         let mut ruleset = self.empty().map_err(|error| failed(&error))?;
-        for grant in &self.grants {
+        for grant in &self.open {
             let rights = grant.access.rights(grant.directory, self.abi);
             ruleset = allow(ruleset, grant.path.as_fd(), rights)?;
         }
@@ -162,7 +162,7 @@ impl Grants {
 
     /// What is in force, for people.
     pub(crate) fn describe(&self) -> String {
-        let mut text = format!("Landlock ABI {}: {} paths", self.version, self.grants.len());
+        let mut text = format!("Landlock ABI {}: {} paths", self.version, self.open.len());
         let network = AccessNet::from_all(self.abi);
         text.push_str(match (self.network, network.is_empty()) {
             (true, _) => ", TCP left to the system call policy",

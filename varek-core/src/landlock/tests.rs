@@ -34,10 +34,12 @@ fn restricted<T: Send>(ruleset: &OwnedFd, check: impl FnOnce() -> T + Send) -> T
 }
 
 fn filesystem(read: &[&Path], write: &[&Path]) -> Filesystem {
-    let mut filesystem = Filesystem::default();
-    filesystem.read = read.iter().map(|path| path.to_path_buf()).collect();
-    filesystem.write = write.iter().map(|path| path.to_path_buf()).collect();
-    filesystem
+    let owned = |paths: &[&Path]| paths.iter().map(|path| path.to_path_buf()).collect();
+    Filesystem {
+        read: owned(read),
+        write: owned(write),
+        execute: Vec::new(),
+    }
 }
 
 #[test]
@@ -135,8 +137,8 @@ fn an_extra_grant_holds_for_its_run_alone() {
 #[test]
 fn execute_is_a_right_of_its_own() {
     let Some(abi) = host_abi() else { return };
-    let mut policy = Filesystem::default();
-    policy.read = vec!["/usr".into(), "/lib".into(), "/lib64".into()];
+    let directories = ["/usr", "/lib", "/lib64"].map(Path::new);
+    let mut policy = filesystem(&directories, &[]);
     let run = || {
         std::process::Command::new("/usr/bin/true")
             .status()

@@ -99,7 +99,7 @@ fn a_retired_number_stays_locked_and_marked() {
     lease.retire();
     assert!(pool.take().is_err());
     drop(pool);
-    assert_eq!(names(&path), [name.clone()]);
+    assert_eq!(names(&path), std::slice::from_ref(&name));
     assert_eq!(fs::read(path.join(name)).unwrap(), DIRTY);
     assert!(
         UidPool::in_directory(range(4, 1), &path)

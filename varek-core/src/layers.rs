@@ -1,0 +1,360 @@
+//! What a policy requires, against what a host has: the one place where that is decided.
+//!
+//! A layer that the policy does not name as best effort and the host lacks is an error, and all of them
+//! are said at once. Three things hold whatever a policy names: there is always a system call filter, a
+//! tree can always be killed at once, and a guest never runs as root.
+
+use varek_telemetry::{Enforcement, Layer, LayerStatus};
+
+use crate::error::Missing;
+use crate::host::{Host, IdRange, LandlockSupport};
+use crate::identity::{Identity, UidRange};
+use crate::limits::Overflow;
+use crate::policy::Policy;
+
+/// What is going to be in force for every run of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layers {
+    /// Denied calls notify the supervisor; otherwise the filter answers them itself.
+    pub(crate) notify: bool,
+    /// The ABI version of the rulesets.
+    pub(crate) landlock: Option<u32>,
+    /// Each run gets a uid of its own; otherwise it has the embedder's.
+    pub(crate) own_identity: bool,
+    /// The group of each run has the policy's memory limit.
+    pub(crate) memory: bool,
+    /// The group of each run has the policy's process limit.
+    pub(crate) pids: bool,
+    /// The group of each run has the policy's CPU share.
+    pub(crate) cpu: bool,
+    /// The above, and what every run has, for people.
+    pub(crate) enforcement: Enforcement,
+}
+
+/// What one layer comes to.
+enum Verdict {
+    Enforced(String),
+    NotAsked,
+    /// The host lacks it; an error unless the policy has the layer as best effort.
+    Lacking(Missing),
+    /// The host lacks it, and nothing makes up for that.
+    Refused(Missing),
+    /// The host lacks it; a run is as tightly bounded without.
+    Dispensable(Missing),
+}
+
+/// Decides every layer, or says everything that is missing.
+pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing>> {
+    if let Some(reason) = &host.unsupported {
+        let asked = "a sandbox".to_owned();
+        let has = "cannot run one".to_owned();
+        return Err(vec![Missing {
+            layer: Layer::Seccomp,
+            asked,
+            has,
+            remedy: reason.clone(),
+        }]);
+    }
+    let limits = &policy.limits;
+    let mut decisions = Decisions {
+        policy,
+        enforcement: Enforcement::default(),
+        missing: Vec::new(),
+    };
+    decisions.take(Layer::Seccomp, seccomp(host));
+    let notify = decisions.take(Layer::DenialReports, denial_reports(host));
+    let memory = limits.memory.map(|bytes| format!("{bytes} bytes"));
+    let memory = decisions.take(Layer::Memory, controller(host, Layer::Memory, memory));
+    let pids = limits
+        .pids
+        .map(|count| format!("{count} processes and threads"));
+    let pids = decisions.take(Layer::Pids, controller(host, Layer::Pids, pids));
+    let cpu = limits.cpu.map(|share| format!("{share} of one CPU"));
+    let cpu = decisions.take(Layer::Cpu, controller(host, Layer::Cpu, cpu));
+    let landlock = decisions.take(Layer::Landlock, landlock(host));
+    let own_identity = decisions.take(Layer::Identity, identity(policy, host));
+    decisions.take(
+        Layer::Scratch,
+        Verdict::Enforced("a private directory, removed afterwards".into()),
+    );
+    decisions.take(Layer::Rlimits, Verdict::Enforced(rlimits(policy)));
+    decisions.take(Layer::Watchdog, watchdog(policy, host));
+    let Decisions {
+        enforcement,
+        missing,
+        ..
+    } = decisions;
+    if missing.is_empty() {
+        let landlock = host.landlock.version().filter(|_| landlock);
+        Ok(Layers {
+            notify,
+            landlock,
+            own_identity,
+            memory,
+            pids,
+            cpu,
+            enforcement,
+        })
+    } else {
+        Err(missing)
+    }
+}
+
+struct Decisions<'a> {
+    policy: &'a Policy,
+    enforcement: Enforcement,
+    missing: Vec<Missing>,
+}
+
+impl Decisions<'_> {
+    /// Records the verdict; whether the layer is in force.
+    fn take(&mut self, layer: Layer, verdict: Verdict) -> bool {
+        let best_effort = self.policy.best_effort.contains(&layer);
+        let (status, enforced) = match verdict {
+            Verdict::Enforced(detail) => (LayerStatus::Enforced { detail }, true),
+            Verdict::NotAsked => (LayerStatus::NotAsked, false),
+            Verdict::Dispensable(missing) => (absent(&missing), false),
+            Verdict::Lacking(missing) if best_effort => (absent(&missing), false),
+            Verdict::Lacking(missing) | Verdict::Refused(missing) => {
+                self.missing.push(missing);
+                return false;
+            }
+        };
+        self.enforcement.record(layer, status);
+        enforced
+    }
+}
+
+fn absent(missing: &Missing) -> LayerStatus {
+    LayerStatus::Missing {
+        reason: format!("the host {}; {}", missing.has, missing.remedy),
+    }
+}
+
+fn missing(
+    layer: Layer,
+    asked: impl Into<String>,
+    has: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Missing {
+    Missing {
+        layer,
+        asked: asked.into(),
+        has: has.into(),
+        remedy: remedy.into(),
+    }
+}
+
+fn seccomp(host: &Host) -> Verdict {
+    if host.seccomp_filter && host.clone3 {
+        return Verdict::Enforced("default deny, one exec, no new privileges".into());
+    }
+    let (has, remedy) = if host.seccomp_filter {
+        (
+            "does not let this program call clone3",
+            "allow clone3 in the seccomp profile of the container (a current default profile does)",
+        )
+    } else {
+        (
+            "takes no seccomp filter programs",
+            "use a kernel with CONFIG_SECCOMP_FILTER, and allow seccomp(2) in the profile of the container",
+        )
+    };
+    Verdict::Refused(missing(Layer::Seccomp, "a system call filter", has, remedy))
+}
+
+fn denial_reports(host: &Host) -> Verdict {
+    if host.killable_notification {
+        return Verdict::Enforced(if host.outer_filter {
+            "of what the embedder's own seccomp filter lets through".into()
+        } else {
+            "every denied call".into()
+        });
+    }
+    let has = if host.user_notification {
+        format!(
+            "has Linux {}, whose notifications every signal repeats",
+            host.kernel
+        )
+    } else {
+        "has no seccomp notifications for this program".to_owned()
+    };
+    let remedy = "denied calls fail all the same, but are not reported; use Linux 5.19 or newer";
+    Verdict::Dispensable(missing(
+        Layer::DenialReports,
+        "reports of denied calls",
+        has,
+        remedy,
+    ))
+}
+
+fn controller(host: &Host, layer: Layer, limit: Option<String>) -> Verdict {
+    let name = layer.to_string();
+    match limit {
+        None => Verdict::NotAsked,
+        Some(limit) if host.groups.has(&name) => Verdict::Enforced(limit),
+        Some(limit) => Verdict::Lacking(missing(
+            layer,
+            limit,
+            format!("offers no {name} controller ({})", host.groups.description),
+            format!(
+                "start this program where it is delegated (systemd-run --user --scope -p Delegate=yes, a unit with \
+                 Delegate=yes, or scripts/with-cgroup.sh as root), or name {name} in best_effort"
+            ),
+        )),
+    }
+}
+
+fn landlock(host: &Host) -> Verdict {
+    let remedy = match host.landlock {
+        LandlockSupport::Version(_) => return Verdict::Enforced(host.landlock.to_string()),
+        LandlockSupport::NotBuilt => "use Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK",
+        LandlockSupport::Disabled => {
+            "add landlock to the lsm= parameter of the kernel's command line"
+        }
+        LandlockSupport::Refused(_) => {
+            "allow the landlock_* system calls in the seccomp profile of the container"
+        }
+    };
+    Verdict::Lacking(missing(
+        Layer::Landlock,
+        "access to the granted paths alone",
+        format!("has {}", host.landlock),
+        format!(
+            "{remedy}, or name landlock in best_effort, and the guest reaches whatever its uid does"
+        ),
+    ))
+}
+
+fn identity(policy: &Policy, host: &Host) -> Verdict {
+    let Identity::Own(range) = policy.identity else {
+        return shared_identity(
+            host,
+            "the embedder's own uid",
+            "runs this program without a uid range",
+        );
+    };
+    let UidRange { first, count } = range;
+    let asked = format!(
+        "a uid of its own from {first} to {}",
+        u64::from(first) + u64::from(count) - 1
+    );
+    match obstacle(host, range) {
+        None => Verdict::Enforced(format!("{asked}, no groups, no capabilities")),
+        Some((has, remedy)) if host.uid == 0 => {
+            let remedy = format!("{remedy}; a guest is never run as root");
+            Verdict::Refused(missing(Layer::Identity, asked, has, remedy))
+        }
+        Some((has, remedy)) => match shared_identity(host, &asked, &has) {
+            Verdict::Lacking(mut missing) => {
+                missing.remedy = format!("{remedy}; or {}", missing.remedy);
+                Verdict::Lacking(missing)
+            }
+            verdict => verdict,
+        },
+    }
+}
+
+/// What keeps runs from having uids of the range: what the host has, and what to do.
+fn obstacle(host: &Host, range: UidRange) -> Option<(String, String)> {
+    let mapped = |ids: &[IdRange]| IdRange::cover(ids, range.first, range.count);
+    if host.uid != 0 {
+        let has = format!(
+            "runs this program as uid {}, which cannot become another",
+            host.uid
+        );
+        return Some((has, "run it as root".into()));
+    }
+    if !host.missing_capabilities.is_empty() {
+        let lost = host.missing_capabilities.join(", ");
+        let has = format!("runs this program as root without {lost}");
+        return Some((has, format!("give the container {lost}")));
+    }
+    if !mapped(&host.uids) || !mapped(&host.gids) {
+        let has = "does not map that range into this program's user namespace";
+        return Some((
+            has.into(),
+            "choose identity.own within /proc/self/uid_map and gid_map".into(),
+        ));
+    }
+    if !host.setgroups {
+        let has = "denies setgroups in this program's user namespace";
+        return Some((
+            has.into(),
+            "map its gids with newgidmap(1), which leaves setgroups allowed".into(),
+        ));
+    }
+    None
+}
+
+/// The guest would have the embedder's uid. What tells them apart then is Landlock's scoping of signals
+/// (fcntl F_SETOWN with F_SETSIG kills without any kill call); nothing decides about modes and times.
+fn shared_identity(host: &Host, asked: &str, has: &str) -> Verdict {
+    if host.uid == 0 {
+        return Verdict::Refused(missing(
+            Layer::Identity,
+            asked,
+            "runs this program as root",
+            "a guest is never run as root: leave identity at its default, or start this program as another user",
+        ));
+    }
+    let scoped = host.landlock.version().is_some_and(|version| version >= 6);
+    if !scoped {
+        return Verdict::Refused(missing(
+            Layer::Identity,
+            asked,
+            format!("{has}, and has {}, which scopes no signals", host.landlock),
+            "with its uid the guest could kill this program: use Linux 6.12 or newer with Landlock, or run as root",
+        ));
+    }
+    Verdict::Lacking(missing(
+        Layer::Identity,
+        asked,
+        has,
+        "name identity in best_effort to share this program's uid: the guest can then change mode, owner, times \
+         and attributes of this user's files by path (chmod, utimensat, setxattr), which Landlock does not refuse",
+    ))
+}
+
+fn rlimits(policy: &Policy) -> String {
+    let files = policy.limits.file_size.map_or_else(
+        || "files of any size".to_owned(),
+        |bytes| format!("files of {bytes} bytes"),
+    );
+    format!(
+        "{files}, {} descriptors a process, no core dumps",
+        policy.limits.open_files
+    )
+}
+
+fn watchdog(policy: &Policy, host: &Host) -> Verdict {
+    let limits = &policy.limits;
+    if !host.groups.usable || !host.groups.kill || !host.clone_into_group {
+        let has = if host.groups.usable {
+            format!("has Linux {}, which cannot", host.kernel)
+        } else {
+            format!("has no group to start it in ({})", host.groups.description)
+        };
+        return Verdict::Refused(missing(
+            Layer::Watchdog,
+            "a group whose whole tree is killed at once",
+            has,
+            "use Linux 5.14 or newer with a cgroup2 file system mounted",
+        ));
+    }
+    let cpu = limits
+        .cpu_time
+        .map(|time| format!(", {time:?} of CPU time"))
+        .unwrap_or_default();
+    let output = match policy.overflow {
+        Overflow::Kill => format!(", {} bytes of output", limits.output),
+        Overflow::Truncate => String::new(),
+    };
+    Verdict::Enforced(format!(
+        "kill of the whole tree after {:?} of wall clock{cpu}{output}; {:?} of grace",
+        limits.wall_clock, policy.grace
+    ))
+}
+
+#[cfg(test)]
+mod tests;

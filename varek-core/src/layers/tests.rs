@@ -1,0 +1,256 @@
+use super::*;
+use crate::limits::CpuShare;
+
+fn missing_of(policy: &Policy, host: &Host) -> Vec<Layer> {
+    layers(policy, host)
+        .unwrap_err()
+        .into_iter()
+        .map(|missing| missing.layer)
+        .collect()
+}
+
+fn reason(layers: &Layers, layer: Layer) -> String {
+    match layers.enforcement.status(layer) {
+        Some(LayerStatus::Missing { reason }) => reason.clone(),
+        other => panic!("{layer} is {other:?}"),
+    }
+}
+
+fn detail(layers: &Layers, layer: Layer) -> String {
+    match layers.enforcement.status(layer) {
+        Some(LayerStatus::Enforced { detail }) => detail.clone(),
+        other => panic!("{layer} is {other:?}"),
+    }
+}
+
+fn unprivileged() -> Host {
+    let mut host = Host::full();
+    host.uid = 1000;
+    host.gid = 1000;
+    host.missing_capabilities = vec!["CAP_SETUID".into()];
+    host
+}
+
+#[test]
+fn root_on_a_full_host_has_every_layer_that_the_preset_asks_for() {
+    let found = layers(
+        &Policy::python().cpu(CpuShare::percent(50).unwrap()),
+        &Host::full(),
+    )
+    .unwrap();
+    assert!(found.notify && found.own_identity && found.memory && found.pids && found.cpu);
+    assert_eq!(found.landlock, Some(7));
+    assert_eq!(found.enforcement.missing().count(), 0);
+    assert_eq!(found.enforcement.layers().count(), 10);
+    assert_eq!(detail(&found, Layer::Cpu), "50% of one CPU");
+    assert!(detail(&found, Layer::Identity).contains("1879048192 to 1879052287"));
+}
+
+#[test]
+fn limits_that_are_not_asked_for_need_no_controller() {
+    let mut policy = Policy::python();
+    policy.limits.memory = None;
+    policy.limits.pids = None;
+    let mut host = Host::full();
+    host.groups.controllers.clear();
+    let found = layers(&policy, &host).unwrap();
+    assert!(!found.memory && !found.pids && !found.cpu);
+    for layer in [Layer::Memory, Layer::Pids, Layer::Cpu] {
+        assert_eq!(
+            found.enforcement.status(layer),
+            Some(&LayerStatus::NotAsked)
+        );
+    }
+}
+
+#[test]
+fn everything_that_is_missing_is_said_at_once_and_in_three_parts() {
+    let mut host = unprivileged();
+    host.groups.controllers.clear();
+    host.landlock = LandlockSupport::Disabled;
+    host.seccomp_filter = false;
+    let policy = Policy::python().cpu(CpuShare::percent(50).unwrap());
+    let missing = layers(&policy, &host).unwrap_err();
+    let found: Vec<Layer> = missing.iter().map(|missing| missing.layer).collect();
+    assert_eq!(
+        found,
+        [
+            Layer::Seccomp,
+            Layer::Memory,
+            Layer::Pids,
+            Layer::Cpu,
+            Layer::Landlock,
+            Layer::Identity
+        ]
+    );
+    for missing in missing {
+        assert!(!missing.asked.is_empty() && !missing.has.is_empty() && !missing.remedy.is_empty());
+    }
+}
+
+#[test]
+fn a_controller_is_required_unless_it_is_best_effort() {
+    for (layer, name) in [
+        (Layer::Memory, "memory"),
+        (Layer::Pids, "pids"),
+        (Layer::Cpu, "cpu"),
+    ] {
+        let policy = Policy::python().cpu(CpuShare::percent(50).unwrap());
+        let mut host = Host::full();
+        host.groups
+            .controllers
+            .retain(|controller| controller != name);
+        assert_eq!(missing_of(&policy, &host), [layer]);
+        let found = layers(&policy.best_effort(layer), &host).unwrap();
+        assert!(reason(&found, layer).contains(&format!("no {name} controller")));
+        assert_eq!(
+            [found.memory, found.pids, found.cpu]
+                .iter()
+                .filter(|there| **there)
+                .count(),
+            2
+        );
+    }
+}
+
+#[test]
+fn landlock_is_required_unless_it_is_best_effort() {
+    for support in [
+        LandlockSupport::NotBuilt,
+        LandlockSupport::Disabled,
+        LandlockSupport::Refused(1),
+    ] {
+        let mut host = Host::full();
+        host.landlock = support;
+        assert_eq!(missing_of(&Policy::native(), &host), [Layer::Landlock]);
+        let found = layers(&Policy::native().best_effort(Layer::Landlock), &host).unwrap();
+        assert_eq!(found.landlock, None);
+        assert!(reason(&found, Layer::Landlock).contains(&support.to_string()));
+    }
+}
+
+#[test]
+fn the_filter_is_never_best_effort() {
+    let policy = Policy::python().best_effort(Layer::Seccomp);
+    let mut host = Host::full();
+    host.seccomp_filter = false;
+    assert_eq!(missing_of(&policy, &host), [Layer::Seccomp]);
+    let mut host = Host::full();
+    host.clone3 = false;
+    assert_eq!(missing_of(&policy, &host), [Layer::Seccomp]);
+}
+
+#[test]
+fn a_tree_that_cannot_be_killed_at_once_is_never_started() {
+    let policy = Policy::python().best_effort(Layer::Watchdog);
+    let mut old = Host::full();
+    old.kernel_version = (5, 10);
+    old.groups.kill = false;
+    assert_eq!(missing_of(&policy, &old), [Layer::Watchdog]);
+    let mut bare = Host::full();
+    bare.groups.usable = false;
+    assert_eq!(missing_of(&policy, &bare), [Layer::Watchdog]);
+    let mut early = Host::full();
+    early.clone_into_group = false;
+    assert_eq!(missing_of(&policy, &early), [Layer::Watchdog]);
+}
+
+#[test]
+fn missing_denial_reports_are_said_but_are_no_error() {
+    let mut host = Host::full();
+    host.killable_notification = false;
+    let found = layers(&Policy::python(), &host).unwrap();
+    assert!(!found.notify);
+    assert!(reason(&found, Layer::DenialReports).contains("not reported"));
+}
+
+#[test]
+fn an_outer_filter_narrows_what_is_reported() {
+    let mut host = Host::full();
+    let plain = layers(&Policy::python(), &host).unwrap();
+    assert_eq!(detail(&plain, Layer::DenialReports), "every denied call");
+    host.outer_filter = true;
+    let outer = layers(&Policy::python(), &host).unwrap();
+    assert!(outer.notify);
+    assert!(detail(&outer, Layer::DenialReports).contains("own seccomp filter"));
+}
+
+#[test]
+fn a_guest_is_never_run_as_root() {
+    let mut policy = Policy::python().best_effort(Layer::Identity);
+    policy.identity = Identity::Embedder;
+    assert_eq!(missing_of(&policy, &Host::full()), [Layer::Identity]);
+    policy.identity = Identity::default();
+    let small = || {
+        vec![IdRange {
+            first: 0,
+            count: 65_536,
+        }]
+    };
+    let mut hosts: [Host; 4] = std::array::from_fn(|_| Host::full());
+    hosts[0].missing_capabilities = vec!["CAP_SETUID".into()];
+    hosts[1].uids = small();
+    hosts[2].gids = small();
+    hosts[3].setgroups = false;
+    for host in hosts {
+        let missing = layers(&policy, &host).unwrap_err();
+        assert_eq!(missing.len(), 1);
+        assert!(
+            missing[0].remedy.contains("never run as root"),
+            "{}",
+            missing[0]
+        );
+    }
+}
+
+#[test]
+fn a_range_within_a_small_user_namespace_is_enough() {
+    let mut host = Host::full();
+    host.uids = vec![IdRange {
+        first: 0,
+        count: 65_536,
+    }];
+    host.gids = host.uids.clone();
+    let mut policy = Policy::python();
+    policy.identity = Identity::Own(UidRange::new(60_000, 64));
+    assert!(layers(&policy, &host).unwrap().own_identity);
+}
+
+#[test]
+fn sharing_the_embedders_uid_must_be_named_and_needs_scoped_signals() {
+    let mut embedder = Policy::python();
+    embedder.identity = Identity::Embedder;
+    for policy in [embedder, Policy::python()] {
+        let missing = layers(&policy, &unprivileged()).unwrap_err();
+        assert_eq!(missing.len(), 1);
+        assert!(
+            missing[0].remedy.contains("name identity in best_effort"),
+            "{}",
+            missing[0]
+        );
+
+        let policy = policy.best_effort(Layer::Identity);
+        let found = layers(&policy, &unprivileged()).unwrap();
+        assert!(!found.own_identity);
+        assert!(reason(&found, Layer::Identity).contains("chmod"));
+
+        let mut old = unprivileged();
+        old.landlock = LandlockSupport::Version(5);
+        let missing = layers(&policy, &old).unwrap_err();
+        assert_eq!(missing.len(), 1);
+        assert!(
+            missing[0].remedy.contains("could kill this program"),
+            "{}",
+            missing[0]
+        );
+    }
+}
+
+#[test]
+fn an_unsupported_host_is_one_error_with_its_reason() {
+    let mut host = Host::full();
+    host.unsupported = Some("run on Linux".into());
+    let missing = layers(&Policy::python(), &host).unwrap_err();
+    assert_eq!(missing.len(), 1);
+    assert_eq!(missing[0].remedy, "run on Linux");
+}
