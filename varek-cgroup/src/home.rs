@@ -71,10 +71,8 @@ pub(crate) fn legacy_parent(legacy: &Legacy) -> Result<Dir, Error> {
 fn usable(path: &Path, needed: &[Controller], own: bool, mount: &Path) -> Result<Dir, Error> {
     let directory = Dir::open(path)?;
     directory.writable()?;
-    if let Some(kind) = directory.read_optional("cgroup.type")?
-        && !matches!(kind.trim(), "domain" | "domain threaded")
-    {
-        // Children of a threaded group cannot hold processes, only threads.
+    if !is_domain(&directory)? {
+        // Children of such a group cannot hold processes, only threads.
         let refused = io::Error::from(Errno::OPNOTSUPP);
         return Err(Error::io("create groups for processes in", path, refused));
     }
@@ -99,10 +97,10 @@ fn usable(path: &Path, needed: &[Controller], own: bool, mount: &Path) -> Result
     {
         return Err(unavailable(*controller, path, &offered));
     }
-    match enable(&directory, &missing) {
-        Ok(()) => {}
-        Err(error) if is(&error, Errno::BUSY) => shuffle(&directory, &missing, mount)?,
-        Err(error) => return Err(error),
+    // The root of all is exempt from the rule of no internal processes; it has no cgroup.type.
+    let occupied = directory.has("cgroup.type") && !processes(&directory)?.is_empty();
+    if occupied || !enable_for_processes(&directory, &missing)? {
+        shuffle(&directory, &missing, mount)?;
     }
     let enabled = Controller::listed(&directory.read("cgroup.subtree_control")?);
     if missing
@@ -132,6 +130,30 @@ pub(crate) fn unavailable(controller: Controller, path: &Path, found: &[Controll
 pub(crate) fn enable(directory: &Dir, controllers: &[Controller]) -> Result<(), Error> {
     let words: Vec<String> = controllers.iter().map(|name| format!("+{name}")).collect();
     directory.write("cgroup.subtree_control", &words.join(" "))
+}
+
+/// As `enable`; `false` if processes in the group are in the way.
+///
+/// For memory and io the kernel then refuses (EBUSY). Pids and cpu can be given to threads, so that it accepts them,
+/// turns the group into the root of a threaded subtree, and makes its children invalid for processes: that is undone.
+fn enable_for_processes(directory: &Dir, controllers: &[Controller]) -> Result<bool, Error> {
+    match enable(directory, controllers) {
+        Ok(()) => {}
+        Err(error) if is(&error, Errno::BUSY) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    if is_domain(directory)? {
+        return Ok(true);
+    }
+    let words: Vec<String> = controllers.iter().map(|name| format!("-{name}")).collect();
+    directory.write("cgroup.subtree_control", &words.join(" "))?;
+    Ok(false)
+}
+
+/// Whether children of the group can hold processes (cgroups(7), "thread mode").
+fn is_domain(directory: &Dir) -> Result<bool, Error> {
+    let kind = directory.read_optional("cgroup.type")?;
+    Ok(kind.is_none_or(|kind| kind.trim() == "domain"))
 }
 
 fn is(error: &Error, errno: Errno) -> bool {
@@ -166,9 +188,8 @@ fn shuffle(directory: &Dir, controllers: &[Controller], mount: &Path) -> Result<
                     Err(error) => return Err(stuck(vec![pid], error.to_string())),
                 }
             }
-            match enable(directory, controllers) {
-                Err(error) if is(&error, Errno::BUSY) => {}
-                done => return done,
+            if enable_for_processes(directory, controllers)? {
+                return Ok(());
             }
         }
         let left = processes(directory)?;

@@ -142,6 +142,8 @@ pub(crate) fn number_or_max(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -229,7 +231,7 @@ mod tests {
         ) {
             let mut text = String::new();
             for (id, name, path) in &lines {
-                text.push_str(&format!("{id}:{name}:{path}\n"));
+                writeln!(text, "{id}:{name}:{path}").unwrap();
             }
             text.push_str("0::");
             text.push_str(&own);
@@ -251,7 +253,7 @@ mod tests {
             let keys = ["low", "high", "max", "oom", "oom_kill", "oom_group_kill"];
             let mut text = String::new();
             for (key, value) in keys.iter().zip(&values) {
-                text.push_str(&format!("{key} {value}\n"));
+                writeln!(text, "{key} {value}").unwrap();
             }
             for (key, value) in keys.iter().zip(&values) {
                 prop_assert_eq!(keyed(&text, key), Some(*value));

@@ -32,7 +32,7 @@ fn a_creation_that_fails_at_any_step_leaves_nothing() {
         };
         setrlimit(Resource::Nofile, few).unwrap();
         let group = subtree.create("run", &limits);
-        setrlimit(Resource::Nofile, whole.clone()).unwrap();
+        setrlimit(Resource::Nofile, whole).unwrap();
         match group {
             Ok(group) => {
                 made = group.unenforced().len() < 3;

@@ -10,7 +10,7 @@
 pub(crate) mod sys;
 
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -52,6 +52,11 @@ pub(crate) fn not_run(test: &str, reason: &str) {
         "not run: {test}: {reason}"
     );
     eprintln!("not run: {test}: {reason}");
+}
+
+/// Says that a guarantee has no subject on this host, so that there is nothing to test.
+pub(crate) fn without_subject(test: &str, reason: &str) {
+    eprintln!("nothing to test: {test}: {reason}");
 }
 
 /// A shell that is in the group before it does anything: it waits for a line first.
@@ -192,14 +197,13 @@ pub(crate) fn directory_of(pid: u32, controller: &str) -> (PathBuf, bool) {
     panic!("no group of {pid} for {controller}: {text}");
 }
 
-/// A descriptor's number may not be one of the standard streams.
-pub(crate) fn assert_private(fd: &OwnedFd) {
+/// A descriptor is close-on-exec, and its number is not one of the standard streams.
+pub(crate) fn assert_private(fd: &(impl AsFd + std::fmt::Debug)) {
     use std::os::fd::AsRawFd;
-    assert!(fd.as_raw_fd() > 2);
+    assert!(fd.as_fd().as_raw_fd() > 2);
+    let flags = rustix::io::fcntl_getfd(fd).unwrap();
     assert!(
-        rustix::io::fcntl_getfd(fd)
-            .unwrap()
-            .contains(rustix::io::FdFlags::CLOEXEC),
+        flags.contains(rustix::io::FdFlags::CLOEXEC),
         "{fd:?} is inherited"
     );
 }
