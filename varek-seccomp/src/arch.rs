@@ -151,6 +151,7 @@ pub fn describe(audit_arch: u32, number: u32) -> (String, Option<String>) {
 mod foreign {
     use libseccomp::{ScmpArch, ScmpSyscall};
 
+    #[derive(Clone, Copy)]
     pub(super) enum Abi {
         X32,
         I386,
@@ -173,6 +174,7 @@ mod foreign {
 
 #[cfg(not(target_os = "linux"))]
 mod foreign {
+    #[derive(Clone, Copy)]
     pub(super) enum Abi {
         X32,
         I386,

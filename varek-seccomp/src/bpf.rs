@@ -101,7 +101,7 @@ impl SeccompData {
     }
 
     fn word(&self, offset: u32) -> Option<u32> {
-        if offset % 4 != 0 || offset >= DATA_SIZE {
+        if !offset.is_multiple_of(4) || offset >= DATA_SIZE {
             return None;
         }
         let halves = |value: u64, high: bool| {
@@ -321,12 +321,12 @@ mod tests {
             arch: 2,
             instruction_pointer: 0x4_0000_0003,
             args: [
-                6 << 32 | 5,
-                8 << 32 | 7,
-                10 << 32 | 9,
-                12 << 32 | 11,
-                14 << 32 | 13,
-                16 << 32 | 15,
+                0x6_0000_0005,
+                0x8_0000_0007,
+                0xa_0000_0009,
+                0xc_0000_000b,
+                0xe_0000_000d,
+                0x10_0000_000f,
             ],
         };
         for word in 0..16 {

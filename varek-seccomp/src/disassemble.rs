@@ -29,10 +29,9 @@ impl fmt::Display for Disassembly<'_> {
                     instruction: *instruction
                 }
             )?;
-            if loaded == AT_NUMBER && instruction.code == JEQ {
-                if let Some(name) = self.arch.name(instruction.k) {
-                    write!(f, "  ; {name}")?;
-                }
+            let compares_number = loaded == AT_NUMBER && instruction.code == JEQ;
+            if let Some(name) = self.arch.name(instruction.k).filter(|_| compares_number) {
+                write!(f, "  ; {name}")?;
             }
             writeln!(f)?;
         }
@@ -93,7 +92,11 @@ fn field(offset: u32) -> String {
         AT_ARCH => "arch".into(),
         _ => {
             let index = offset.saturating_sub(low_half(0)) / 8;
-            let half = if offset % 8 == 0 { "low" } else { "high" };
+            let half = if offset.is_multiple_of(8) {
+                "low"
+            } else {
+                "high"
+            };
             format!("args[{index}].{half}")
         }
     }

@@ -95,7 +95,7 @@ pub(crate) fn expected(
     if audit == resolved.arch.audit() && resolved.arch.name(number) == Some("clone3") {
         return absent();
     }
-    actions.of(resolved.outcome(audit, number, args, false))
+    actions.of(resolved.outcome(audit, number, args))
 }
 
 /// What a placeholder stands for.

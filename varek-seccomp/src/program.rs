@@ -6,7 +6,7 @@ use crate::bpf::{Action, Instruction, SeccompData, interpret};
 use crate::disassemble::Disassembly;
 use crate::emit::{self, Actions, Emitted};
 use crate::explain::{self, Explanation, UnknownCall};
-use crate::resolve::{Outcome, Resolved, Verdict};
+use crate::resolve::{Entry, Outcome, Resolved, Verdict};
 use crate::{Arch, CompileError, Permit, Reporting};
 
 /// What a supervisor answers to a notification of a program compiled with [`Reporting::Notify`].
@@ -94,10 +94,7 @@ impl Program {
 
     /// What a supervisor answers to the notification of a call.
     pub fn decide(&self, data: &SeccompData) -> Decision {
-        match self
-            .resolved
-            .outcome(data.arch, data.number(), &data.args, false)
-        {
+        match self.resolved.outcome(data.arch, data.number(), &data.args) {
             Outcome::Absent => Decision::Probe,
             Outcome::Kill => Decision::Kill,
             // The filter allows it by itself; a notification of it did not come from this program.
@@ -146,29 +143,9 @@ impl Program {
     fn verify(&self) -> Result<(), CompileError> {
         let arch = self.resolved.arch;
         let actions = Actions::new(&self.resolved, self.reporting);
-        let mut samples = Vec::new();
-        let first_foreign = crate::arch::X32_BIT;
-        let numbers = (0..=arch.newest() + 1).chain([first_foreign, first_foreign + 59, u32::MAX]);
-        for number in numbers {
-            samples.clear();
-            samples.extend([[0; 6], [u64::MAX; 6]]);
-            if let Some(entry) = self.resolved.entries.get(&number) {
-                if let Verdict::When(rules) = &entry.verdict {
-                    for rule in rules {
-                        let [mut met, mut met_with_noise] = [[0; 6], [u64::MAX; 6]];
-                        for test in rule {
-                            let index = usize::from(test.index);
-                            if let Some(argument) = met.get_mut(index) {
-                                *argument = test.value;
-                            }
-                            if let Some(argument) = met_with_noise.get_mut(index) {
-                                *argument = test.value | !test.mask;
-                            }
-                        }
-                        samples.extend([met, met_with_noise]);
-                    }
-                }
-            }
+        let foreign = crate::arch::X32_BIT;
+        for number in (0..=arch.newest() + 1).chain([foreign, foreign + 59, u32::MAX]) {
+            let samples = samples(self.resolved.entries.get(&number));
             for audit in [arch.audit(), !arch.audit()] {
                 for args in &samples {
                     let data = SeccompData {
@@ -186,6 +163,30 @@ impl Program {
         }
         Ok(())
     }
+}
+
+/// Arguments of all zeroes and all ones, and such that meet each rule, with zeroes and ones in the bits that
+/// the rule leaves open.
+fn samples(entry: Option<&Entry>) -> Vec<[u64; 6]> {
+    let mut samples = vec![[0; 6], [u64::MAX; 6]];
+    let Some(Entry {
+        verdict: Verdict::When(rules),
+        ..
+    }) = entry
+    else {
+        return samples;
+    };
+    for rule in rules {
+        for mut args in [[0; 6], [u64::MAX; 6]] {
+            for test in rule {
+                if let Some(argument) = args.get_mut(usize::from(test.index)) {
+                    *argument = (*argument & !test.mask) | test.value;
+                }
+            }
+            samples.push(args);
+        }
+    }
+    samples
 }
 
 impl fmt::Display for Program {

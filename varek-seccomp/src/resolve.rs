@@ -156,8 +156,8 @@ impl Resolved {
         })
     }
 
-    /// What the policy says about a call; `exec` is whether `execve` carries the run's permit.
-    pub(crate) fn outcome(&self, audit: u32, number: u32, args: &[u64; 6], exec: bool) -> Outcome {
+    /// What the policy says about a call that carries no permit.
+    pub(crate) fn outcome(&self, audit: u32, number: u32, args: &[u64; 6]) -> Outcome {
         if audit != self.arch.audit() || self.arch.is_foreign(number) {
             return Outcome::Kill;
         }
@@ -182,9 +182,7 @@ impl Resolved {
         let holds = |test: &Test| argument(test.index) & test.mask == test.value;
         match &entry.verdict {
             Verdict::Absent(_) => Outcome::Absent,
-            Verdict::Kill => Outcome::Kill,
-            Verdict::Permit { .. } if exec => Outcome::Allow,
-            Verdict::Permit { kill: true } => Outcome::Kill,
+            Verdict::Kill | Verdict::Permit { kill: true } => Outcome::Kill,
             Verdict::Allow if !guarded => Outcome::Allow,
             Verdict::When(rules) if !guarded && rules.iter().any(|rule| rule.iter().all(holds)) => {
                 Outcome::Allow
@@ -280,11 +278,12 @@ fn tests(rule: &Rule) -> Result<Vec<Test>, Vec<Problem>> {
     }
 }
 
+/// What allows a call: plainly, and under conditions.
 #[derive(Default)]
 struct Permission {
-    plain: bool,
+    plain: Option<Source>,
+    conditional: Source,
     rules: Vec<Vec<Test>>,
-    source: Source,
 }
 
 /// What groups, names and rules allow, less what is denied.
@@ -296,28 +295,26 @@ fn permissions<'a>(
     for group in &policy.groups {
         for name in group.calls() {
             let permission = permissions.entry((*name).to_owned()).or_default();
-            permission.plain = true;
-            permission.source.groups.push(*group);
+            permission.plain.get_or_insert_default().groups.push(*group);
         }
         for rule in group.rules() {
             // A group's rules are checked by a test of the group.
             let Ok(tests) = tests(&rule) else { continue };
             let permission = permissions.entry(rule.call().to_owned()).or_default();
             permission.rules.push(tests);
-            if permission.source.groups.last() != Some(group) {
-                permission.source.groups.push(*group);
+            if permission.conditional.groups.last() != Some(group) {
+                permission.conditional.groups.push(*group);
             }
         }
     }
     for name in &policy.calls {
         let permission = permissions.entry(name.clone()).or_default();
-        permission.plain = true;
-        permission.source.named = true;
+        permission.plain.get_or_insert_default().named = true;
     }
     for (name, tests) in own_rules {
         let permission = permissions.entry(name.to_owned()).or_default();
         permission.rules.push(tests);
-        permission.source.ruled = true;
+        permission.conditional.ruled = true;
     }
     permissions.retain(|name, _| !policy.deny.contains(name));
     permissions
@@ -327,37 +324,39 @@ fn verdict(name: &str, permission: Option<&Permission>, killed: bool) -> Option<
     if let Some(reason) = always_absent(name) {
         return Some((Verdict::Absent(reason), Source::default()));
     }
-    let plain = permission.is_some_and(|permission| permission.plain);
-    let mut source = permission
-        .map(|permission| permission.source.clone())
-        .unwrap_or_default();
+    let plain = permission.and_then(|permission| permission.plain.clone());
     if FLOOR.contains(&name) {
-        source.floor = true;
         let own = Test {
             index: 0,
             mask: 0xffff_ffff,
             value: 0,
         };
-        let verdict = if name == "prlimit64" && !plain {
-            Verdict::When(vec![vec![own]])
-        } else {
-            Verdict::Allow
+        let verdict = match plain {
+            None if name == "prlimit64" => Verdict::When(vec![vec![own]]),
+            _ => Verdict::Allow,
         };
-        return Some((verdict, source));
+        return Some((
+            verdict,
+            Source {
+                floor: true,
+                ..plain.unwrap_or_default()
+            },
+        ));
     }
-    match permission {
-        Some(_) if plain => Some((Verdict::Allow, source)),
-        Some(permission) => {
+    match (plain, permission) {
+        (Some(source), _) => Some((Verdict::Allow, source)),
+        (None, Some(permission)) => {
             let mut rules: Vec<Vec<Test>> = Vec::new();
             for rule in &permission.rules {
                 if !rules.contains(rule) {
                     rules.push(rule.clone());
                 }
             }
-            Some((Verdict::When(rules), source))
+            Some((Verdict::When(rules), permission.conditional.clone()))
         }
-        None if name == "execve" => Some((Verdict::Permit { kill: killed }, source)),
-        None if killed => Some((Verdict::Kill, source)),
-        None => None,
+        (None, None) if name == "execve" => {
+            Some((Verdict::Permit { kill: killed }, Source::default()))
+        }
+        (None, None) => killed.then(|| (Verdict::Kill, Source::default())),
     }
 }

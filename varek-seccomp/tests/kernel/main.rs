@@ -1,5 +1,11 @@
 //! The kernel itself agrees with the interpreter: filters are installed in children, which then make the
 //! calls. Errno mode, with an errno that no kernel code uses, so that an answer of the filter is known.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test: a panic is a failure"
+)]
 #![cfg(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64")

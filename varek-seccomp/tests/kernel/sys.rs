@@ -43,9 +43,10 @@ impl Shared {
 
     pub(crate) fn word(&self, index: usize) -> &AtomicI64 {
         assert!(index < self.length);
-        // SAFETY: in bounds by the assertion; the mapping lives as long as `self`, zeroes are valid, and all
-        // access is atomic.
-        unsafe { &*self.words.add(index) }
+        // SAFETY: in bounds by the assertion, so the address stays inside the mapping.
+        let word = unsafe { self.words.add(index) };
+        // SAFETY: the mapping lives as long as `self`, zeroes are a valid value, and all access is atomic.
+        unsafe { &*word }
     }
 }
 
@@ -115,10 +116,19 @@ fn seccomp(filter: &[Instruction]) -> bool {
 
 /// A raw call; the negated errno where it failed.
 pub(crate) fn call(number: i64, args: [u64; 6]) -> i64 {
-    let [a, b, c, d, e, f] = args;
     // SAFETY: the callers pass descriptors, flags and addresses that are invalid by choice (all bits or none),
     // so that no memory of the process is reached, and leave out numbers that would end or stop it.
-    let result = unsafe { libc::syscall(number as c_long, a, b, c, d, e, f) };
+    let result = unsafe {
+        libc::syscall(
+            number as c_long,
+            args[0],
+            args[1],
+            args[2],
+            args[3],
+            args[4],
+            args[5],
+        )
+    };
     if result == -1 {
         -i64::from(errno())
     } else {
