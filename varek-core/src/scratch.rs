@@ -1,0 +1,391 @@
+//! The one directory that a run may write: made for it and removed with everything in it, or one of the
+//! embedder's that the guest owns for as long as the run lasts.
+//!
+//! What a guest leaves there is hostile: trees of any depth, directories without permissions, links to
+//! elsewhere. Everything is done through descriptors, one name at a time, without following links, without
+//! crossing a mount, with a handful of descriptors and in bounded memory.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Stat, Uid};
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+mod handover;
+mod removal;
+
+use handover::{Handover, Owners};
+
+/// A directory as a place, not to be read, never through a link at its end.
+const PLACE: OFlags = OFlags::PATH
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// The guest's own directory.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    path: PathBuf,
+    directory: OwnedFd,
+    /// Uid and gid of the guest, where they are not the embedder's.
+    owner: Option<(u32, u32)>,
+    /// The process that made it; a forked copy leaves it alone.
+    process: u32,
+    end: End,
+}
+
+/// What becomes of the directory when the run is over.
+#[derive(Debug)]
+enum End {
+    Remove { base: OwnedFd, name: OsString },
+    GiveBack(Box<Handover>),
+    Nothing,
+}
+
+impl Scratch {
+    /// Where directories are made unless the policy or the command says otherwise: `TMPDIR`, or `/tmp`.
+    pub(crate) fn default_base() -> PathBuf {
+        std::env::temp_dir()
+    }
+
+    /// Makes the directory `name` in `base`, with mode 0700, for `owner` (uid and gid).
+    pub(crate) fn create(
+        base: &Path,
+        name: &str,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Self, Error> {
+        let failed = |what, errno: Errno| Error::io_at(what, base.join(name), errno);
+        let resolved = std::fs::canonicalize(base)
+            .map_err(|error| Error::io_at("use as the base of scratch directories", base, error))?;
+        reachable(&resolved, owner)?;
+        let base =
+            open_place(CWD, &resolved, OFlags::empty()).map_err(|errno| failed("open", errno))?;
+        exclusive(&base, &resolved)?;
+        if Path::new(name)
+            .components()
+            .ne([Component::Normal(name.as_ref())])
+        {
+            return Err(failed("make the scratch directory", Errno::INVAL));
+        }
+        rustix::fs::mkdirat(&base, name, Mode::RWXU)
+            .map_err(|errno| failed("make the scratch directory", errno))?;
+        // From here on the directory goes with the value, whatever fails.
+        let directory = open_place(base.as_fd(), name, OFlags::NOFOLLOW)
+            .inspect_err(|_| {
+                let _ = rustix::fs::unlinkat(&base, name, AtFlags::REMOVEDIR);
+            })
+            .map_err(|errno| failed("open the scratch directory", errno))?;
+        let scratch = Self {
+            path: resolved.join(name),
+            directory,
+            owner,
+            process: std::process::id(),
+            end: End::Remove {
+                base,
+                name: name.into(),
+            },
+        };
+        if let Some(owner) = owner {
+            chown(scratch.directory.as_fd(), Some(owner.0), Some(owner.1))
+                .map_err(|errno| failed("give the scratch directory to the guest's uid", errno))?;
+        }
+        Ok(scratch)
+    }
+
+    /// Takes an existing directory, which `owner` gets for the time of the run, with every file in it that
+    /// belongs to the directory's own owner. Files with more names than one and files of others stay whose they
+    /// are, and so does everything on another mount. Nothing is removed at the end.
+    ///
+    /// Both ways walk the whole tree, and a change of owner takes set-uid and set-gid bits away (chown(2)). Where
+    /// the embedder is killed the files stay the guest's.
+    pub(crate) fn adopt(path: &Path, owner: Option<(u32, u32)>) -> Result<Self, Error> {
+        let failed = |what, errno: Errno| Error::io_at(what, path, errno);
+        let directory = open_place(CWD, path, OFlags::NOFOLLOW)
+            .map_err(|errno| failed("use as the scratch directory", errno))?;
+        let resolved = std::fs::canonicalize(path)
+            .map_err(|error| Error::io_at("use as the scratch directory", path, error))?;
+        let mut end = End::Nothing;
+        if let Some((uid, gid)) = owner {
+            givable(&resolved)?;
+            reachable(resolved.parent().unwrap_or(&resolved), owner)?;
+            let stat = rustix::fs::fstat(&directory).map_err(|errno| failed("stat", errno))?;
+            if (stat.st_uid, stat.st_gid) == (uid, gid) {
+                return Err(Error::Command {
+                    what: format!("the scratch directory {}", path.display()),
+                    reason: "belongs to the guest's uid already, left from a run that was cut short: change its \
+                             owner back first"
+                        .into(),
+                });
+            }
+            let owners = Owners {
+                former: (stat.st_uid, stat.st_gid),
+                guest: (uid, gid),
+            };
+            end = End::GiveBack(Box::new(Handover::back(owners)));
+            // Where it fails half way, dropping the value gives back what had been given.
+            let given = Self {
+                path: resolved,
+                directory,
+                owner,
+                process: std::process::id(),
+                end,
+            };
+            Handover::over(owners)
+                .walk(given.directory.as_fd(), None)
+                .map_err(|errno| failed("give the directory to the guest's uid", errno))?;
+            return Ok(given);
+        }
+        Ok(Self {
+            path: resolved,
+            directory,
+            owner,
+            process: std::process::id(),
+            end,
+        })
+    }
+
+    /// Its path, without links in it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// O_PATH, 3 or above, close-on-exec.
+    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Writes a new file for the guest, which must not be running yet, with the directories above it that
+    /// are not there. The path is relative, without `..`; links on the way are refused.
+    pub(crate) fn put(&self, path: &Path, contents: &[u8], executable: bool) -> Result<(), Error> {
+        let refuse = |reason: &str| Error::Command {
+            what: format!("the file {}", path.display()),
+            reason: reason.to_owned(),
+        };
+        let parts: Option<Vec<_>> = path
+            .components()
+            .filter(|part| *part != Component::CurDir)
+            .map(|part| match part {
+                Component::Normal(name) => Some(name),
+                _ => None,
+            })
+            .collect();
+        let parts = parts.ok_or_else(|| {
+            refuse("is not beneath the scratch directory: give a relative path without '..'")
+        })?;
+        let Some((name, parents)) = parts.split_last() else {
+            return Err(refuse("has no name"));
+        };
+        let failed = |what, errno: Errno| match errno {
+            Errno::EXIST => refuse("exists in the scratch directory already"),
+            Errno::LOOP | Errno::NOTDIR => {
+                refuse("has a file or a link where its path needs a directory")
+            }
+            errno => Error::io_at(what, self.path.join(path), errno),
+        };
+
+        let mut above: Option<OwnedFd> = None;
+        for parent in parents {
+            let here = above.as_ref().map_or(self.directory.as_fd(), AsFd::as_fd);
+            let made = match rustix::fs::mkdirat(here, *parent, Mode::RWXU) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
+                Err(errno) => return Err(failed("make the directories of", errno)),
+            };
+            let next = rustix::fs::openat(here, *parent, PLACE, Mode::empty())
+                .map_err(|errno| failed("open the directories of", errno))?;
+            if made {
+                self.hand(next.as_fd())
+                    .map_err(|errno| failed("give the guest's uid", errno))?;
+            }
+            above = Some(next);
+        }
+        let here = above.as_ref().map_or(self.directory.as_fd(), AsFd::as_fd);
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = if executable {
+            Mode::RWXU
+        } else {
+            Mode::RUSR | Mode::WUSR
+        };
+        let file =
+            rustix::fs::openat(here, *name, flags, mode).map_err(|errno| failed("make", errno))?;
+        let mut file = File::from(file);
+        file.write_all(contents)
+            .map_err(|error| Error::io_at("write", self.path.join(path), error))?;
+        // Not left to the embedder's umask.
+        rustix::fs::fchmod(&file, mode).map_err(|errno| failed("set the mode of", errno))?;
+        self.hand(file.as_fd())
+            .map_err(|errno| failed("give the guest's uid", errno))
+    }
+
+    fn hand(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        match self.owner {
+            Some((uid, gid)) => chown(file, Some(uid), Some(gid)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the directory where that takes one system call, because it is empty; whether it did.
+    pub(crate) fn try_remove_empty(&mut self) -> bool {
+        let End::Remove { base, name } = &self.end else {
+            return matches!(self.end, End::Nothing);
+        };
+        let gone = rustix::fs::unlinkat(base, name.as_os_str(), AtFlags::REMOVEDIR).is_ok();
+        if gone {
+            self.end = End::Nothing;
+        }
+        gone
+    }
+
+    /// Removes what was made, or gives back what was adopted, for as long as `until`; whether all of it is
+    /// done. `Ok(false)` asks for another call, which goes on; every call gets on by something.
+    ///
+    /// No process of the run may be left. An error says what stands in the way; another call tries again.
+    pub(crate) fn remove(&mut self, until: Instant) -> Result<bool, Error> {
+        if self.process != std::process::id() {
+            return Err(Error::ForkedCopy);
+        }
+        if self.try_remove_empty() {
+            return Ok(true);
+        }
+        let failed = |errno: Errno| Error::io_at("remove the scratch directory", &self.path, errno);
+        match &mut self.end {
+            End::Nothing => {}
+            End::GiveBack(handover) => {
+                let done = handover.walk(self.directory.as_fd(), Some(until));
+                if !done
+                    .map_err(|errno| Error::io_at("take back the directory", &self.path, errno))?
+                {
+                    return Ok(false);
+                }
+            }
+            End::Remove { base, name } => {
+                if !removal::empty(self.directory.as_fd(), until).map_err(failed)? {
+                    return Ok(false);
+                }
+                let own = rustix::fs::fstat(&self.directory).map_err(failed)?;
+                match rustix::fs::statat(&*base, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(named) if same(&named, &own) => {
+                        rustix::fs::unlinkat(&*base, name.as_os_str(), AtFlags::REMOVEDIR)
+                            .map_err(failed)?;
+                    }
+                    // Without Landlock a guest can move its own directory elsewhere.
+                    Ok(_) => return Err(failed(Errno::STALE)),
+                    Err(Errno::NOENT) if own.st_nlink > 0 => return Err(failed(Errno::STALE)),
+                    Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(failed(errno)),
+                }
+            }
+        }
+        self.end = End::Nothing;
+        Ok(true)
+    }
+}
+
+impl Drop for Scratch {
+    /// For runs that never started, and as the last resort of others: half a second, then what is left stays.
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            let _ = self.remove(Instant::now() + Duration::from_millis(500));
+        }
+    }
+}
+
+/// Opens a directory as a place at descriptor 3 or above.
+fn open_place(
+    at: BorrowedFd<'_>,
+    path: impl rustix::path::Arg,
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let low = rustix::fs::openat(
+        at,
+        path,
+        PLACE.difference(OFlags::NOFOLLOW) | flags,
+        Mode::empty(),
+    )?;
+    rustix::io::fcntl_dupfd_cloexec(&low, 3)
+}
+
+/// Changes the owner of what the descriptor is, a link itself included (`None` leaves an id as it is).
+fn chown(file: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+    rustix::fs::chownat(
+        file,
+        c"",
+        uid.map(Uid::from_raw),
+        gid.map(Gid::from_raw),
+        AtFlags::EMPTY_PATH,
+    )
+}
+
+fn same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// The machine's own directories are not given away, whatever is asked for: their files would be the
+/// guest's to change.
+fn givable(path: &Path) -> Result<(), Error> {
+    const SYSTEM: [&str; 11] = [
+        "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys",
+        "/usr",
+    ];
+    let shallow = path.components().count() < 3;
+    if shallow || SYSTEM.iter().any(|system| path.starts_with(system)) {
+        return Err(Error::Command {
+            what: format!("the scratch directory {}", path.display()),
+            reason: "is the machine's, and everything in it would be the guest's for the run: give a directory \
+                     that was made for this"
+                .into(),
+        });
+    }
+    Ok(())
+}
+
+/// The guest must be able to walk to its directory, or nothing in it has a path.
+fn reachable(path: &Path, owner: Option<(u32, u32)>) -> Result<(), Error> {
+    if owner.is_none() {
+        return Ok(());
+    }
+    for directory in path.ancestors() {
+        let stat =
+            rustix::fs::stat(directory).map_err(|errno| Error::io_at("stat", directory, errno))?;
+        if stat.st_mode & 0o001 == 0 {
+            return Err(Error::Command {
+                what: format!("the scratch directory's parent {}", directory.display()),
+                reason: format!(
+                    "has mode {:o}, which does not let the guest's uid through: use a directory whose parents \
+                     are all searchable by others, such as /var/tmp (TMPDIR chooses the default)",
+                    stat.st_mode & 0o7777
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Others who can rename what is in the base could put a directory of theirs in the place of ours.
+fn exclusive(base: &OwnedFd, path: &Path) -> Result<(), Error> {
+    let stat = rustix::fs::fstat(base).map_err(|errno| Error::io_at("stat", path, errno))?;
+    let (mode, own) = (stat.st_mode, rustix::process::geteuid().as_raw());
+    let trusted = stat.st_uid == 0 || stat.st_uid == own;
+    if trusted && (mode & 0o022 == 0 || mode & 0o1000 != 0) {
+        return Ok(());
+    }
+    Err(Error::Command {
+        what: format!("the scratch directory's base {}", path.display()),
+        reason: format!(
+            "belongs to uid {} with mode {:o}, so that others could replace what is made there: use a directory of \
+             this user or one with the sticky bit, such as /var/tmp (TMPDIR chooses the default)",
+            stat.st_uid,
+            mode & 0o7777
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests;
