@@ -14,7 +14,9 @@
 #[expect(unsafe_code, reason = "the calls under test")]
 mod sys;
 
+use std::ffi::{CStr, CString};
 use std::io::Read as _;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use sys::{End, Shared};
@@ -230,14 +232,23 @@ fn x32_numbers_never_take_effect() {
 
 /// What a shell prints that is started through a filter, and the errno where it was not started.
 fn shell(filter: &[Instruction], words: [u64; 3]) -> (End, String, i64) {
+    let script = c"echo started; /bin/true && echo again || echo refused";
+    start(filter, words, c"/bin/sh", &[c"sh", c"-c", script])
+}
+
+fn start(
+    filter: &[Instruction],
+    words: [u64; 3],
+    path: &CStr,
+    arguments: &[&CStr; 3],
+) -> (End, String, i64) {
     let (mut output, write) = sys::pipe().unwrap();
     let failed = Shared::new(1).unwrap();
     let end = sys::in_child(|| {
         if !sys::redirect_output(&write) || !sys::install(filter) {
             return 100;
         }
-        let script = c"echo started; /bin/true && echo again || echo refused";
-        let result = sys::execve(c"/bin/sh", &[c"sh", c"-c", script], words);
+        let result = sys::execve(path, arguments, words);
         sys::store(failed.word(0), result);
         101
     });
@@ -312,4 +323,28 @@ fn the_kernel_refuses_execveat_though_a_permit_is_installed() {
     );
     let program = compile(SyscallPolicy::python().allow_group(Group::Exec));
     assert_eq!(run(program.instructions()), (End::Exited(7), 0));
+}
+
+#[test]
+fn cpython_works_under_its_preset_without_sockets_and_exec() {
+    let found = [c"/usr/bin/python3", c"/usr/local/bin/python3"]
+        .into_iter()
+        .find(|path| path.to_str().is_ok_and(|path| Path::new(path).exists()));
+    let Some(python) = found else {
+        assert!(
+            std::env::var_os("VAREK_TEST_REQUIRE").is_none(),
+            "this test needs /usr/bin/python3"
+        );
+        eprintln!("not run: cpython_works_under_its_preset needs /usr/bin/python3");
+        return;
+    };
+    let program = compile(SyscallPolicy::python());
+    let permit = Permit::random().unwrap();
+    let script = CString::new(include_str!("python.py")).unwrap();
+    // Isolated mode, so that nothing of the host's Python environment is loaded.
+    let arguments = [c"python3", c"-Ic", script.as_c_str()];
+    let filter = program.with_permit(&permit);
+    let (end, output, _) = start(&filter, permit.words(), python, &arguments);
+    assert_eq!(end, End::Exited(0), "{output}");
+    assert_eq!(output, format!("works; socket {MARK} exec {MARK}\n"));
 }
