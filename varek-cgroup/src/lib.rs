@@ -36,7 +36,14 @@
     not(target_os = "linux"),
     doc = "\n`Subtree` and `Group` exist on Linux only."
 )]
-#![cfg_attr(not(target_os = "linux"), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(
+        dead_code,
+        rustdoc::broken_intra_doc_links,
+        reason = "the parts that use and name them are for Linux"
+    )
+)]
 
 mod error;
 mod layout;

@@ -52,7 +52,6 @@ impl Limits {
     }
 
     /// The limits as the kernel can hold them, or why it cannot. `page` is the page size in bytes.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "Linux only"))]
     pub(crate) fn checked(&self, page: u64) -> Result<Self, Error> {
         let mut checked = *self;
         if let Some(bytes) = self.memory {
