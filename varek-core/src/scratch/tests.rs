@@ -14,7 +14,21 @@ const GUEST: (u32, u32) = (0x7000_0FFE, 0x7000_0FFE);
 
 /// A base that every uid can walk through, and a canary beside it.
 fn base() -> tempfile::TempDir {
-    let base = tempfile::tempdir().unwrap();
+    base_in(&std::env::temp_dir())
+}
+
+/// In memory where there is such a file system: for trees of thousands of directories.
+fn quick_base() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    base_in(if memory.is_dir() {
+        memory
+    } else {
+        Path::new("/tmp")
+    })
+}
+
+fn base_in(directory: &Path) -> tempfile::TempDir {
+    let base = tempfile::tempdir_in(directory).unwrap();
     fs::set_permissions(base.path(), fs::Permissions::from_mode(0o755)).unwrap();
     base
 }
@@ -116,7 +130,7 @@ fn depth() -> usize {
 
 #[test]
 fn a_tree_deeper_than_any_path_is_removed() {
-    let base = base();
+    let base = quick_base();
     let mut scratch = Scratch::create(base.path(), "run", None).unwrap();
     chain(scratch.directory(), depth(), Mode::RWXU);
     assert!(scratch.remove(long()).unwrap());
@@ -137,6 +151,43 @@ fn removal_goes_on_where_it_was_cut_off() {
         calls += 1;
     }
     assert!((50..=2000).contains(&calls), "{calls}");
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn where_nothing_can_be_moved_the_tree_is_removed_from_below() {
+    use crate::landlock::{Access, Grants};
+    let Ok(_) = crate::host::sys::landlock_abi() else {
+        eprintln!("not run: this kernel has no Landlock");
+        return;
+    };
+    let base = quick_base();
+    let mut scratch = Scratch::create(base.path(), "run", None).unwrap();
+    chain(scratch.directory(), 60, Mode::RWXU);
+    for name in ["d/e/f", "d/d/e", "d/d/g/h", "i/j"] {
+        fs::create_dir_all(scratch.path().join(name)).unwrap();
+        fs::write(scratch.path().join(name).join("file"), "").unwrap();
+    }
+    // The first ABI refuses every move from one directory to another (EXDEV) and nothing else in a grant.
+    let beneath = fs::File::open(base.path()).unwrap();
+    let grants = Grants::open(&crate::filesystem::Filesystem::default(), 1, true).unwrap();
+    let ruleset = grants.ruleset(&[(beneath.as_fd(), Access::Write)]).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            crate::host::sys::landlock_restrict_self(ruleset.as_fd()).unwrap();
+            let (from, to) = (scratch.path().join("i/j"), base.path().join("j"));
+            assert_eq!(
+                fs::rename(from, to).unwrap_err().raw_os_error(),
+                Some(libc::EXDEV)
+            );
+            let mut calls = 0;
+            while !scratch.remove(Instant::now()).unwrap() {
+                calls += 1;
+                assert!(calls < 1_000);
+            }
+        });
+    });
     assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
 }
 
@@ -334,7 +385,7 @@ fn an_adopted_directory_of_any_depth_is_given_back() {
     if !root() {
         return;
     }
-    let base = base();
+    let base = quick_base();
     let top = base.path().join("workspace");
     fs::create_dir(&top).unwrap();
     let mut scratch = Scratch::adopt(&top, Some(GUEST)).unwrap();

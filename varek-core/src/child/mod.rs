@@ -1,0 +1,207 @@
+//! The child, from its creation to the guest's exec.
+//!
+//! Rules of this module, which compiles as `#![no_std]` without `alloc` (the crate `varek-no-alloc` is
+//! the proof):
+//!
+//! - The child shares the embedder's memory until execve, and the embedder's other threads go on: no
+//!   allocation, no lock, no formatting, no panic, no thread-local storage.
+//! - Nothing that acts on the memory map may be called: it is the embedder's.
+//! - The descriptor table is the embedder's until [`sys::unshare_descriptors`]: before it, the only new
+//!   descriptors are `/proc/self` and the listener, which are meant for the embedder.
+//! - Once the filter is in, nobody answers a notification until the spawner runs again, so only calls of
+//!   the floor follow it: close_range, dup3, prlimit64 on itself, execve with the permit, exit_group.
+//! - Credentials clear the parent-death signal, so it is set after them; RLIMIT_NOFILE comes last because
+//!   the listener gets a number in the embedder's table.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+#[expect(unsafe_code, reason = "the module of this name is where system calls are made")]
+pub(crate) mod sys;
+
+use sys::{Errno, Pointers, Rlimit};
+
+/// The steps by number, in order; `SetupStep` gives them names.
+pub(crate) mod step {
+    pub(crate) const GROUPS: u32 = 1;
+    pub(crate) const SESSION: u32 = 2;
+    pub(crate) const SIGNALS: u32 = 3;
+    pub(crate) const DIRECTORY: u32 = 4;
+    pub(crate) const RLIMITS: u32 = 5;
+    pub(crate) const CAPABILITIES: u32 = 6;
+    pub(crate) const IDENTITY: u32 = 7;
+    pub(crate) const PARENT_DEATH: u32 = 8;
+    pub(crate) const NO_NEW_PRIVILEGES: u32 = 9;
+    pub(crate) const LANDLOCK: u32 = 10;
+    pub(crate) const FILTER: u32 = 11;
+    pub(crate) const DESCRIPTORS: u32 = 12;
+    pub(crate) const STDIO: u32 = 13;
+    pub(crate) const OPEN_FILES: u32 = 14;
+    pub(crate) const EXEC: u32 = 15;
+}
+
+/// What the child reports, in memory that it shares with the embedder.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// The step that the child is in.
+    pub(crate) step: AtomicU32,
+    /// The error of that step; 0 where there is none (yet).
+    pub(crate) errno: AtomicI32,
+    /// The listener, a number in the embedder's table; -1 where there is none (yet).
+    pub(crate) listener: AtomicI32,
+    /// The child's `/proc` entry, a number in the embedder's table; -1 where there is none (yet).
+    pub(crate) own_proc: AtomicI32,
+}
+
+impl Report {
+    pub(crate) const fn new() -> Self {
+        Self {
+            step: AtomicU32::new(0),
+            errno: AtomicI32::new(0),
+            listener: AtomicI32::new(-1),
+            own_proc: AtomicI32::new(-1),
+        }
+    }
+}
+
+/// Everything that the child needs, prepared before the clone. Descriptors are numbers of the
+/// embedder's table, all over 2, kept open by the plan until the clone has returned.
+pub(crate) struct Setup<'a> {
+    pub(crate) report: &'a Report,
+    /// `cgroup.procs` files to join.
+    pub(crate) groups: &'a [i32],
+    pub(crate) directory: i32,
+    pub(crate) rlimits: &'a [Rlimit],
+    /// Whether the embedder may drop bounding capabilities and groups, that is, has CAP_SETPCAP and CAP_SETGID.
+    pub(crate) privileged: bool,
+    /// uid and gid of the guest's own.
+    pub(crate) identity: Option<(u32, u32)>,
+    /// The embedder's pid.
+    pub(crate) parent: u32,
+    /// The ruleset, and the rights on the child's own `/proc` entry.
+    pub(crate) ruleset: Option<(i32, u64)>,
+    pub(crate) filter: &'a [sys::FilterInstruction],
+    pub(crate) filter_flags: usize,
+    pub(crate) stdio: [i32; 3],
+    pub(crate) open_files: Rlimit,
+    pub(crate) program: &'a CStr,
+    pub(crate) arguments: Pointers<'a>,
+    pub(crate) environment: Pointers<'a>,
+    pub(crate) permit: [u64; 3],
+    /// A step at which to wait for ever; 0 for none.
+    #[cfg(feature = "test-hooks")]
+    pub(crate) hold_at: u32,
+}
+
+/// ECHILD of the parent check: the embedder is gone.
+const ORPHANED: Errno = 10;
+const EINVAL: Errno = 22;
+
+/// Runs every step; ends in the guest's program or in exit_group.
+pub(crate) fn prepare(setup: &Setup<'_>) -> ! {
+    let Err(errno) = steps(setup);
+    setup.report.errno.store(errno, Ordering::Release);
+    sys::exit(127)
+}
+
+fn enter(setup: &Setup<'_>, step: u32) {
+    setup.report.step.store(step, Ordering::Release);
+    #[cfg(feature = "test-hooks")]
+    while setup.hold_at == step {
+        sys::hold();
+    }
+}
+
+fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
+    enter(setup, step::GROUPS);
+    for procs in setup.groups {
+        sys::join_group(*procs)?;
+    }
+
+    enter(setup, step::SESSION);
+    sys::setsid()?;
+
+    enter(setup, step::SIGNALS);
+    // CLONE_CLEAR_SIGHAND has reset handlers; an ignored signal stays ignored through it and through exec.
+    for signal in (1..=64).filter(|signal| !matches!(signal, 9 | 19)) {
+        sys::default_disposition(signal)?;
+    }
+    sys::signal_mask(0)?;
+
+    enter(setup, step::DIRECTORY);
+    sys::fchdir(setup.directory)?;
+    sys::umask(0o077);
+
+    enter(setup, step::RLIMITS);
+    for limit in setup.rlimits {
+        sys::prlimit(limit)?;
+    }
+
+    enter(setup, step::CAPABILITIES);
+    sys::clear_ambient_capabilities()?;
+    if setup.privileged {
+        drop_bounding_set()?;
+    }
+
+    enter(setup, step::IDENTITY);
+    if setup.privileged {
+        sys::clear_groups()?;
+    }
+    if let Some((uid, gid)) = setup.identity {
+        sys::setresgid(gid)?;
+        sys::setresuid(uid)?;
+    }
+    sys::clear_capabilities()?;
+
+    enter(setup, step::PARENT_DEATH);
+    sys::die_with_parent()?;
+    if sys::getppid() != setup.parent {
+        return Err(ORPHANED);
+    }
+
+    enter(setup, step::NO_NEW_PRIVILEGES);
+    sys::no_new_privileges()?;
+
+    enter(setup, step::LANDLOCK);
+    if let Some((ruleset, own_proc_rights)) = setup.ruleset {
+        // A host without /proc has nothing to grant there.
+        if let Ok(own_proc) = sys::open_directory(c"/proc/self") {
+            setup.report.own_proc.store(own_proc, Ordering::Release);
+            sys::landlock_add_path(ruleset, own_proc_rights, own_proc)?;
+        }
+        sys::landlock_restrict_self(ruleset)?;
+    }
+
+    enter(setup, step::FILTER);
+    let listener = sys::install_filter(setup.filter, setup.filter_flags)?;
+    if setup.filter_flags & sys::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0 {
+        setup.report.listener.store(listener, Ordering::Release);
+    }
+
+    enter(setup, step::DESCRIPTORS);
+    sys::unshare_descriptors()?;
+
+    enter(setup, step::STDIO);
+    let [stdin, stdout, stderr] = setup.stdio;
+    sys::dup3(stdin, 0)?;
+    sys::dup3(stdout, 1)?;
+    sys::dup3(stderr, 2)?;
+
+    enter(setup, step::OPEN_FILES);
+    sys::prlimit(&setup.open_files)?;
+
+    enter(setup, step::EXEC);
+    Err(sys::execve(setup.program, setup.arguments, setup.environment, setup.permit))
+}
+
+/// Every capability that this kernel knows: the first unknown one ends the walk.
+fn drop_bounding_set() -> Result<(), Errno> {
+    for capability in 0..64 {
+        match sys::drop_bounding_capability(capability) {
+            Ok(()) => {}
+            Err(EINVAL) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

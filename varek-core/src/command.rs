@@ -1,0 +1,295 @@
+//! What to run now, in the words of `std::process::Command`.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// What to run now: a program, its arguments and where its streams go. A [`Policy`](crate::Policy) says
+/// what it may do.
+///
+/// ```
+/// use varek_core::Command;
+///
+/// let command = Command::new("python3").arg("-c").arg("print(2 + 2)").stdin("some text");
+/// ```
+///
+/// `Debug` shows no argument, no environment value and no input.
+#[must_use]
+pub struct Command {
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) environment: BTreeMap<OsString, OsString>,
+    pub(crate) stdin: Input,
+    pub(crate) stdout: Output,
+    pub(crate) stderr: Output,
+    pub(crate) files: Vec<ScratchFile>,
+    pub(crate) scratch: Option<PathBuf>,
+    pub(crate) directory: Option<PathBuf>,
+    #[cfg(feature = "test-hooks")]
+    pub(crate) hold_at: u32,
+}
+
+pub(crate) struct ScratchFile {
+    pub(crate) path: PathBuf,
+    pub(crate) contents: Vec<u8>,
+    pub(crate) executable: bool,
+}
+
+impl Command {
+    /// A command for this program: a path with a slash in it, or a bare name that is looked up in the
+    /// policy's `search_path` (never in the embedder's `PATH`). A relative path is taken from the
+    /// embedder's working directory.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            environment: BTreeMap::new(),
+            stdin: Input::null(),
+            stdout: Output::captured(),
+            stderr: Output::captured(),
+            files: Vec::new(),
+            scratch: None,
+            directory: None,
+            #[cfg(feature = "test-hooks")]
+            hold_at: 0,
+        }
+    }
+
+    /// `python3 FILE`, with this source in a file `main.py` of the scratch directory: of any length, with
+    /// its own line numbers, and with `from __future__` working.
+    ///
+    /// ```
+    /// # use varek_core::Command;
+    /// let command = Command::python("from __future__ import annotations\nprint('hello')");
+    /// ```
+    pub fn python(source: impl Into<Vec<u8>>) -> Self {
+        Self::new("python3").arg("main.py").file("main.py", source)
+    }
+
+    /// Adds an argument. One argument can have at most 131,071 bytes (the kernel's MAX_ARG_STRLEN): pass
+    /// longer text with [`Command::file`] or [`Command::stdin`].
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
+        self
+    }
+
+    /// Puts a variable into the guest's environment, over the policy's of that name.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.environment.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
+        self
+    }
+
+    /// Puts variables into the guest's environment, over the policy's of those names.
+    pub fn envs<N: AsRef<OsStr>, V: AsRef<OsStr>>(
+        mut self,
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        for (name, value) in variables {
+            self = self.env(name, value);
+        }
+        self
+    }
+
+    /// Where the guest's descriptor 0 reads from; `/dev/null` unless it is said. Strings and byte
+    /// vectors are taken as its contents.
+    pub fn stdin(mut self, input: impl Into<Input>) -> Self {
+        self.stdin = input.into();
+        self
+    }
+
+    /// Where the guest's descriptor 1 goes; captured unless it is said.
+    pub fn stdout(mut self, output: impl Into<Output>) -> Self {
+        self.stdout = output.into();
+        self
+    }
+
+    /// Where the guest's descriptor 2 goes; captured unless it is said.
+    pub fn stderr(mut self, output: impl Into<Output>) -> Self {
+        self.stderr = output.into();
+        self
+    }
+
+    /// Puts a file into the scratch directory before the guest starts. The path is relative to it; its
+    /// directories are made. This is the way for payloads of any size.
+    pub fn file(mut self, path: impl Into<PathBuf>, contents: impl Into<Vec<u8>>) -> Self {
+        let (path, contents) = (path.into(), contents.into());
+        self.files.push(ScratchFile { path, contents, executable: false });
+        self
+    }
+
+    /// Puts an executable file into the scratch directory before the guest starts.
+    pub fn executable(mut self, path: impl Into<PathBuf>, contents: impl Into<Vec<u8>>) -> Self {
+        let (path, contents) = (path.into(), contents.into());
+        self.files.push(ScratchFile { path, contents, executable: true });
+        self
+    }
+
+    /// Uses this existing directory as the scratch directory instead of a fresh one. It and what is in
+    /// it belong to the guest's uid while the run goes on, and are given back, not removed, at its end.
+    /// One run at a time can use a directory.
+    pub fn scratch(mut self, directory: impl AsRef<Path>) -> Self {
+        self.scratch = Some(directory.as_ref().to_owned());
+        self
+    }
+
+    /// The guest's working directory instead of the scratch directory. The policy must grant what the
+    /// guest is to do there.
+    pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
+        self.directory = Some(directory.as_ref().to_owned());
+        self
+    }
+
+    /// Holds the child for ever at this set-up step, for tests of what happens then.
+    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
+    pub fn hold_at(mut self, step: crate::SetupStep) -> Self {
+        self.hold_at = step as u32;
+        self
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Command")
+            .field("program", &self.program)
+            .field("arguments", &self.arguments.len())
+            .field("environment", &self.environment.keys().collect::<Vec<_>>())
+            .field("stdin", &self.stdin)
+            .field("stdout", &self.stdout)
+            .field("stderr", &self.stderr)
+            .field("files", &self.files.iter().map(|file| &file.path).collect::<Vec<_>>())
+            .field("scratch", &self.scratch)
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a guest's descriptor 0 reads from.
+pub struct Input(pub(crate) InputKind);
+
+pub(crate) enum InputKind {
+    Null,
+    Bytes(Vec<u8>),
+    File(File),
+    Piped,
+}
+
+impl Input {
+    /// `/dev/null`: end of file at once.
+    pub fn null() -> Self {
+        Self(InputKind::Null)
+    }
+
+    /// These bytes, then end of file. A guest that never reads them is not held up, nor is the embedder.
+    pub fn bytes(bytes: impl Into<Vec<u8>>) -> Self {
+        Self(InputKind::Bytes(bytes.into()))
+    }
+
+    /// An open file. The guest shares its offset, and can do with it whatever its mode allows.
+    pub fn file(file: File) -> Self {
+        Self(InputKind::File(file))
+    }
+
+    /// A pipe, whose other end is [`Child::stdin`](crate::Child::stdin).
+    pub fn piped() -> Self {
+        Self(InputKind::Piped)
+    }
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            InputKind::Null => f.write_str("null"),
+            InputKind::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            InputKind::File(file) => file.fmt(f),
+            InputKind::Piped => f.write_str("piped"),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Input {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::bytes(bytes)
+    }
+}
+
+impl From<String> for Input {
+    fn from(text: String) -> Self {
+        Self::bytes(text)
+    }
+}
+
+impl From<&str> for Input {
+    fn from(text: &str) -> Self {
+        Self::bytes(text)
+    }
+}
+
+impl From<File> for Input {
+    fn from(file: File) -> Self {
+        Self::file(file)
+    }
+}
+
+/// Where a guest's descriptor 1 or 2 goes.
+#[derive(Debug)]
+pub struct Output(pub(crate) OutputKind);
+
+#[derive(Debug)]
+pub(crate) enum OutputKind {
+    Captured,
+    Null,
+    File(File),
+    Piped,
+}
+
+impl Output {
+    /// Into [`Outcome`](crate::Outcome), up to the policy's bound; what is over it is read and counted.
+    pub fn captured() -> Self {
+        Self(OutputKind::Captured)
+    }
+
+    /// `/dev/null`.
+    pub fn null() -> Self {
+        Self(OutputKind::Null)
+    }
+
+    /// An open file. VAREK does not see what is written, and bounds it by `limits.file_size` alone.
+    pub fn file(file: File) -> Self {
+        Self(OutputKind::File(file))
+    }
+
+    /// A pipe, read through [`Child::stdout`](crate::Child::stdout) or
+    /// [`Child::stderr`](crate::Child::stderr). A reader that falls behind holds the guest back, never
+    /// the supervisor; without a reader the output is thrown away.
+    pub fn piped() -> Self {
+        Self(OutputKind::Piped)
+    }
+}
+
+impl From<File> for Output {
+    fn from(file: File) -> Self {
+        Self::file(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Command;
+
+    #[test]
+    fn debug_shows_neither_arguments_nor_values_nor_input() {
+        let command = Command::new("p").arg("hush1").env("TOKEN", "hush2").stdin("hush3");
+        let text = format!("{command:?}");
+        assert!(text.contains("TOKEN"), "{text}");
+        assert!(!text.contains("hush"), "{text}");
+    }
+}

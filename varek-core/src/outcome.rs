@@ -1,0 +1,335 @@
+//! Everything that is known about a run when it is over.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use varek_telemetry::{
+    Answer, Cause, Cleanup, Denial, Enforcement, EventKind, LimitHit, Resource, RunId, Termination,
+    Usage,
+};
+
+use crate::capture::Captured;
+
+/// Everything that is known about a run when it is over: a fold over what the supervisor observed, taken
+/// before any queue or sampling, so that it never disagrees with the telemetry.
+///
+/// `Display` renders it in one line for people; serde gives stable JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// The run's name.
+    pub run: RunId,
+    /// How the first process ended, and why.
+    pub termination: Termination,
+    /// The first boundary event; see [`Outcome::violation`].
+    #[serde(rename = "violation")]
+    first_violation: Option<Violation>,
+    /// What the guest wrote to descriptor 1, where it was captured.
+    pub stdout: Captured,
+    /// What the guest wrote to descriptor 2, where it was captured.
+    pub stderr: Captured,
+    /// What the tree used.
+    pub usage: Usage,
+    /// Denied system calls.
+    pub denials: Denials,
+    /// Limits that were met, with their evidence.
+    pub limits_hit: Vec<LimitHit>,
+    /// Processes that the first one had left behind, and that were killed.
+    pub descendants_killed: usize,
+    /// What was in force, layer by layer.
+    pub enforcement: Enforcement,
+    /// Whether everything that the run made is gone.
+    pub cleanup: Cleanup,
+    /// What VAREK could not see though it should have.
+    pub faults: Vec<String>,
+}
+
+impl Outcome {
+    pub(crate) fn new(run: RunId) -> Self {
+        Self {
+            run,
+            termination: Termination::Unknown {
+                reason: varek_telemetry::UnknownReason::StillRunning,
+            },
+            first_violation: None,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            usage: Usage::default(),
+            denials: Denials::default(),
+            limits_hit: Vec::new(),
+            descendants_killed: 0,
+            enforcement: Enforcement::default(),
+            cleanup: Cleanup::Complete,
+            faults: Vec::new(),
+        }
+    }
+
+    /// Takes one event into the account.
+    pub(crate) fn apply(&mut self, event: &EventKind) {
+        if self.first_violation.is_none() {
+            self.first_violation = Violation::of(event);
+        }
+        match event {
+            EventKind::RunStarted { enforcement, .. } => self.enforcement = enforcement.clone(),
+            EventKind::SyscallDenied(denial) => self.denials.add(denial),
+            EventKind::LimitHit(hit) => self.limits_hit.push(hit.clone()),
+            EventKind::DescendantsKilled { count } => self.descendants_killed = *count,
+            EventKind::MonitorFault { fault } => self.faults.push(fault.clone()),
+            EventKind::RunFinished { termination, usage, cleanup } => {
+                self.termination = termination.clone();
+                self.usage = *usage;
+                self.cleanup = cleanup.clone();
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the first process exited with 0.
+    pub fn success(&self) -> bool {
+        self.termination == Termination::Exited(0)
+    }
+
+    /// The exit code, where the first process exited.
+    pub fn exit_code(&self) -> Option<i32> {
+        match self.termination {
+            Termination::Exited(code) => Some(code),
+            _ => None,
+        }
+    }
+
+    /// Whether the wall clock limit ended the run.
+    pub fn timed_out(&self) -> bool {
+        matches!(
+            self.termination,
+            Termination::Killed(Cause::WallClock | Cause::SetupTimeout { .. })
+        )
+    }
+
+    /// The first boundary event of the run, with its evidence: a denied call, a limit that was met, a
+    /// kill. This is what a gate should read.
+    ///
+    /// `None` means that the guest met no boundary, whatever its exit code. Calls answered with ENOSYS
+    /// as probes ([`Answer::Probe`]), output that was truncated as the policy says, a CPU share that
+    /// held the guest back and a kill that the embedder asked for are no violations.
+    pub fn violation(&self) -> Option<&Violation> {
+        self.first_violation.as_ref()
+    }
+
+    /// The column of that name of the Python package: an exit code other than 0, or a signal, or a
+    /// violation. A `SyntaxError` makes it true, so it says nothing about confinement: read
+    /// [`Outcome::violation`] instead.
+    pub fn contained(&self) -> bool {
+        !self.success() || self.first_violation.is_some()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usage = &self.usage;
+        write!(f, "{} after {}", self.termination, Millis(usage.wall_clock))?;
+        write!(f, ", cpu {}", Millis(usage.cpu_user + usage.cpu_system))?;
+        if let Some(peak) = usage.memory_peak {
+            write!(f, ", memory {} KiB", peak / 1024)?;
+        }
+        if self.denials.total() > 0 {
+            write!(f, "; denied {}", self.denials)?;
+        }
+        for hit in &self.limits_hit {
+            write!(f, "; {hit}")?;
+        }
+        if self.descendants_killed > 0 {
+            write!(f, "; {} left-over processes killed", self.descendants_killed)?;
+        }
+        for (name, captured) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            if captured.truncated() {
+                write!(f, "; {name} truncated ({} bytes in all)", captured.total)?;
+            }
+        }
+        for (layer, _) in self.enforcement.missing() {
+            write!(f, "; {layer} NOT ENFORCED")?;
+        }
+        if self.cleanup != Cleanup::Complete {
+            write!(f, "; clean-up {}", self.cleanup)?;
+        }
+        for fault in &self.faults {
+            write!(f, "; fault: {fault}")?;
+        }
+        Ok(())
+    }
+}
+
+struct Millis(std::time::Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} ms", self.0.as_secs_f64() * 1e3)
+    }
+}
+
+/// A boundary that a guest met, with the evidence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Violation {
+    /// A denied system call.
+    Denied(Denial),
+    /// A limit.
+    Limit(LimitHit),
+    /// A kill.
+    Killed(Cause),
+}
+
+impl Violation {
+    fn of(event: &EventKind) -> Option<Self> {
+        match event {
+            EventKind::SyscallDenied(denial) if denial.answer != Answer::Probe => {
+                Some(Self::Denied(denial.clone()))
+            }
+            // A limit above the run is the host's matter, and a share that holds back is no boundary.
+            EventKind::LimitHit(hit)
+                if hit.limit.is_some() && hit.resource != Resource::CpuShare =>
+            {
+                Some(Self::Limit(hit.clone()))
+            }
+            EventKind::KillIssued { cause } => match cause {
+                Cause::Cancelled
+                | Cause::Dropped
+                | Cause::SupervisorFault
+                | Cause::SetupTimeout { .. }
+                | Cause::HostOutOfMemory => None,
+                cause => Some(Self::Killed(cause.clone())),
+            },
+            _ => None,
+        }
+    }
+
+    /// The denied call's name, where it is a denied call.
+    pub fn syscall(&self) -> Option<&str> {
+        match self {
+            Self::Denied(denial) => denial.syscall.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(denial) => write!(f, "denied {denial}"),
+            Self::Limit(hit) => write!(f, "limit met: {hit}"),
+            Self::Killed(cause) => write!(f, "killed: {cause}"),
+        }
+    }
+}
+
+/// Denied system calls of a run, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Denials {
+    calls: BTreeMap<String, DeniedCall>,
+}
+
+impl Denials {
+    fn add(&mut self, denial: &Denial) {
+        self.calls
+            .entry(denial.name())
+            .and_modify(|call| call.count += 1)
+            .or_insert_with(|| DeniedCall { count: 1, first: denial.clone() });
+    }
+
+    /// How many denied calls were made in all.
+    pub fn total(&self) -> u64 {
+        self.calls.values().map(|call| call.count).sum()
+    }
+
+    /// How often the call of this name was denied.
+    pub fn count(&self, name: &str) -> u64 {
+        self.calls.get(name).map_or(0, |call| call.count)
+    }
+
+    /// Every denied call, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &DeniedCall)> {
+        self.calls.iter().map(|(name, call)| (name.as_str(), call))
+    }
+
+    /// Whether no call was denied.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+}
+
+impl fmt::Display for Denials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, call)) in self.calls.iter().enumerate() {
+            if index > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{name} ×{}", call.count)?;
+        }
+        Ok(())
+    }
+}
+
+/// One denied call of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DeniedCall {
+    /// How often.
+    pub count: u64,
+    /// The first time.
+    pub first: Denial,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denial(name: &str, answer: Answer) -> EventKind {
+        EventKind::SyscallDenied(Denial {
+            syscall: Some(name.into()),
+            number: 1,
+            abi: "x86_64".into(),
+            arguments: [0; 6],
+            thread: 7,
+            answer,
+        })
+    }
+
+    fn finished(termination: Termination) -> EventKind {
+        EventKind::RunFinished {
+            termination,
+            usage: Usage::default(),
+            cleanup: Cleanup::Complete,
+        }
+    }
+
+    #[test]
+    fn a_swallowed_denial_is_a_violation_even_with_exit_0() {
+        let mut outcome = Outcome::new(RunId::from_bits(1));
+        outcome.apply(&denial("execve", Answer::Errno(1)));
+        outcome.apply(&denial("execve", Answer::Errno(1)));
+        outcome.apply(&finished(Termination::Exited(0)));
+        assert!(outcome.success());
+        assert_eq!(outcome.violation().and_then(Violation::syscall), Some("execve"));
+        assert_eq!(outcome.denials.count("execve"), 2);
+    }
+
+    #[test]
+    fn an_exception_is_contained_in_the_old_sense_and_no_violation() {
+        let mut outcome = Outcome::new(RunId::from_bits(1));
+        outcome.apply(&finished(Termination::Exited(1)));
+        assert!(outcome.contained());
+        assert_eq!(outcome.violation(), None);
+    }
+
+    #[test]
+    fn probes_and_the_embedder_s_own_kills_are_no_violations() {
+        let mut outcome = Outcome::new(RunId::from_bits(1));
+        outcome.apply(&denial("io_uring_setup", Answer::Probe));
+        outcome.apply(&EventKind::KillIssued { cause: Cause::Cancelled });
+        assert_eq!(outcome.violation(), None);
+        outcome.apply(&EventKind::KillIssued { cause: Cause::WallClock });
+        assert_eq!(outcome.violation(), Some(&Violation::Killed(Cause::WallClock)));
+    }
+}

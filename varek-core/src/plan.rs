@@ -1,0 +1,481 @@
+//! One run, prepared: the last place that can fail on what the embedder passed.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pipe::PipeFlags;
+use varek_cgroup::Group;
+use varek_seccomp::{Instruction, Permit};
+use varek_telemetry::RunId;
+
+use crate::child::Report;
+use crate::child::sys::{
+    Rlimit, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+};
+use crate::command::{Command, Input, InputKind, Output, OutputKind, ScratchFile};
+use crate::error::Error;
+use crate::identity::Lease;
+use crate::landlock::Access;
+use crate::pipe::ByteQueue;
+use crate::policy::Policy;
+use crate::sandbox::Sealed;
+use crate::scratch::Scratch;
+
+/// What the spawner needs of a run. Every descriptor is over 2 and closes at exec.
+pub(crate) struct ChildPlan {
+    pub(crate) report: Arc<Report>,
+    /// The cgroup2 directory to be cloned into.
+    pub(crate) group: OwnedFd,
+    /// The `cgroup.procs` of v1 groups.
+    pub(crate) placements: Vec<OwnedFd>,
+    pub(crate) directory: OwnedFd,
+    pub(crate) rlimits: Vec<Rlimit>,
+    pub(crate) open_files: Rlimit,
+    pub(crate) privileged: bool,
+    pub(crate) identity: Option<(u32, u32)>,
+    pub(crate) ruleset: Option<(OwnedFd, u64)>,
+    pub(crate) filter: Vec<Instruction>,
+    pub(crate) filter_flags: usize,
+    pub(crate) stdio: [OwnedFd; 3],
+    pub(crate) program: CString,
+    pub(crate) arguments: Vec<CString>,
+    pub(crate) environment: Vec<CString>,
+    pub(crate) permit: [u64; 3],
+    #[cfg(feature = "test-hooks")]
+    pub(crate) hold_at: u32,
+}
+
+/// One output stream on the embedder's side.
+pub(crate) enum Capture {
+    /// Not seen by VAREK.
+    None,
+    /// Into a bounded buffer.
+    Buffer(OwnedFd),
+    /// To a reader of the embedder's.
+    Stream(OwnedFd, Arc<ByteQueue>),
+}
+
+/// What the supervisor keeps of a run.
+pub(crate) struct RunPlan {
+    pub(crate) run: RunId,
+    pub(crate) report: Arc<Report>,
+    pub(crate) group: Group,
+    pub(crate) scratch: Scratch,
+    pub(crate) lease: Option<Lease>,
+    pub(crate) stdin: Option<(OwnedFd, Arc<ByteQueue>)>,
+    /// Whether the embedder writes to stdin itself.
+    pub(crate) stdin_piped: bool,
+    pub(crate) stdout: Capture,
+    pub(crate) stderr: Capture,
+    pub(crate) program: PathBuf,
+    pub(crate) interpreter: Option<PathBuf>,
+    pub(crate) arguments: usize,
+}
+
+/// Prepares a run. Everything that was made is removed again when this fails.
+pub(crate) fn prepare(sealed: &Sealed, mut command: Command) -> Result<(ChildPlan, RunPlan), Error> {
+    let policy = &sealed.policy;
+    let stdin = std::mem::replace(&mut command.stdin, Input::null()).0;
+    let stdout = std::mem::replace(&mut command.stdout, Output::null()).0;
+    let stderr = std::mem::replace(&mut command.stderr, Output::null()).0;
+    let stdin_piped = matches!(stdin, InputKind::Piped);
+    let run = RunId::random().map_err(|e| Error::io("getrandom", e))?;
+    let program = find_program(policy, &command.program)?;
+    let image = Image::open(&program)?;
+    let lease = sealed.uids.as_ref().map(crate::identity::UidPool::take).transpose()?;
+    let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
+    if identity.is_some() {
+        reachable(&program)?;
+        if let Some(interpreter) = &image.interpreter {
+            reachable(interpreter)?;
+        }
+    }
+
+    let scratch = match &command.scratch {
+        Some(path) => Scratch::adopt(path, identity)?,
+        None => Scratch::create(&sealed.scratch_base, &run.to_string(), identity)?,
+    };
+    let made = fill(&scratch, &command.files).and_then(|()| {
+        let (argv, envp) = strings(policy, &command, scratch.path())?;
+        let directory = working_directory(&command, &scratch)?;
+        let ruleset = ruleset(sealed, &image, &scratch)?;
+        let streams = Streams::open(stdin, stdout, stderr)?;
+        let group = sealed.subtree.create(&run.to_string(), &sealed.group_limits)?;
+        Ok((argv, envp, directory, ruleset, streams, group))
+    });
+    let (argv, envp, directory, ruleset, streams, group) = match made {
+        Ok(made) => made,
+        // The scratch directory goes with its value.
+        Err(error) => return Err(error),
+    };
+    let prepared = (|| {
+        let permit = Permit::random().map_err(|e| Error::io("getrandom", e))?;
+        let placements = group.placements().iter().map(above_stdio).collect::<Result<_, _>>()?;
+        let report = Arc::new(Report::new());
+        let (filter_flags, permit_words) = (
+            if sealed.reports_denials {
+                SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+            } else {
+                0
+            },
+            permit.words(),
+        );
+        Ok(ChildPlan {
+            report,
+            group: above_stdio(group.directory())?,
+            placements,
+            directory,
+            rlimits: rlimits(policy, sealed.host.cpus),
+            open_files: nofile(policy),
+            privileged: sealed.privileged,
+            identity,
+            ruleset,
+            filter: sealed.program.with_permit(&permit),
+            filter_flags,
+            stdio: streams.child,
+            program: c_string("the program's path", program.as_os_str())?,
+            arguments: argv,
+            environment: envp,
+            permit: permit_words,
+            #[cfg(feature = "test-hooks")]
+            hold_at: command.hold_at,
+        })
+    })();
+    let child = match prepared {
+        Ok(child) => child,
+        Err(error) => {
+            // An empty group that was just made goes at the first try; the sweep is behind it.
+            let _ = group.remove();
+            return Err(error);
+        }
+    };
+    let run = RunPlan {
+        run,
+        report: child.report.clone(),
+        group,
+        scratch,
+        lease,
+        stdin: streams.stdin,
+        stdin_piped,
+        stdout: streams.stdout,
+        stderr: streams.stderr,
+        program,
+        interpreter: image.interpreter,
+        arguments: command.arguments.len(),
+    };
+    Ok((child, run))
+}
+
+fn fill(scratch: &Scratch, files: &[ScratchFile]) -> Result<(), Error> {
+    for file in files {
+        scratch.put(&file.path, &file.contents, file.executable)?;
+    }
+    Ok(())
+}
+
+/// The program's path: as given where it has a slash, otherwise from the policy's search path.
+fn find_program(policy: &Policy, program: &OsStr) -> Result<PathBuf, Error> {
+    if program.is_empty() {
+        let reason = "is empty; name a program".into();
+        return Err(Error::Command { what: "the program".into(), reason });
+    }
+    no_nul("the program's name", program)?;
+    if program.as_bytes().contains(&b'/') {
+        return std::path::absolute(program)
+            .map_err(|e| Error::io_at("resolve", PathBuf::from(program), e));
+    }
+    let found = policy.search_path.iter().map(|directory| directory.join(program)).find(|path| {
+        std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
+    });
+    found.ok_or_else(|| Error::ProgramNotFound {
+        program: program.to_string_lossy().into_owned(),
+        searched: policy.search_path.clone(),
+    })
+}
+
+/// The file that will be executed, and its interpreter.
+struct Image {
+    file: OwnedFd,
+    interpreter: Option<PathBuf>,
+    interpreter_file: Option<OwnedFd>,
+}
+
+impl Image {
+    fn open(program: &Path) -> Result<Self, Error> {
+        let cannot = |reason: String| Error::Program { program: program.to_owned(), reason };
+        let meta = std::fs::metadata(program).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => cannot("there is no such file; check the path".into()),
+            _ => cannot(format!("{e}; check the path and its permissions")),
+        })?;
+        if !meta.is_file() {
+            return Err(cannot("it is no regular file".into()));
+        }
+        if meta.mode() & 0o111 == 0 {
+            return Err(cannot("it is not executable; chmod +x it, or run it by its interpreter".into()));
+        }
+        let file = open_path(program)?;
+        let interpreter = interpreter_of(program);
+        let interpreter_file = match &interpreter {
+            Some(path) => Some(open_path(path).map_err(|_| {
+                cannot(format!("its interpreter {} is not there", path.display()))
+            })?),
+            None => None,
+        };
+        Ok(Self { file, interpreter, interpreter_file })
+    }
+}
+
+fn open_path(path: &Path) -> Result<OwnedFd, Error> {
+    let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| Error::io_at("open", path, e))?;
+    above_stdio(fd)
+}
+
+/// What the `#!` line of a script names. A program that VAREK cannot read has none that it could know.
+fn interpreter_of(program: &Path) -> Option<PathBuf> {
+    let mut start = [0; 256];
+    let length = File::open(program).ok()?.read(&mut start).ok()?;
+    let line = start.get(..length)?.strip_prefix(b"#!")?;
+    let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
+    let path = line.split(|byte| matches!(byte, b' ' | b'\t')).next()?;
+    (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
+}
+
+/// A guest with a uid of its own gets through a directory only where that is open to everybody.
+fn reachable(program: &Path) -> Result<(), Error> {
+    let program = program.canonicalize().map_err(|e| Error::io_at("resolve", program, e))?;
+    for directory in program.ancestors().skip(1) {
+        let mode = std::fs::metadata(directory).map_err(|e| Error::io_at("stat", directory, e))?.mode();
+        if mode & 0o001 == 0 {
+            return Err(Error::Program {
+                program: program.clone(),
+                reason: format!(
+                    "the guest runs under a uid of its own, for which {} is closed (mode {:04o}); install \
+                     the program outside of it (such as below /usr or /opt), or open that directory to \
+                     others (chmod o+x)",
+                    directory.display(),
+                    mode & 0o7777
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn no_nul(what: &str, text: &OsStr) -> Result<(), Error> {
+    if text.as_bytes().contains(&0) {
+        let reason = "has a NUL byte in it, which the kernel takes for its end".into();
+        return Err(Error::Command { what: what.to_owned(), reason });
+    }
+    Ok(())
+}
+
+fn c_string(what: &str, text: &OsStr) -> Result<CString, Error> {
+    no_nul(what, text)?;
+    // MAX_ARG_STRLEN of Linux is 32 pages of 4 KiB, the final NUL included (execve(2)).
+    const LONGEST: usize = 131_071;
+    if text.len() > LONGEST {
+        return Err(Error::Command {
+            what: what.to_owned(),
+            reason: format!(
+                "has {} bytes, and the kernel takes at most {LONGEST} in one string; pass the text as a \
+                 file (Command::file, Command::python) or on stdin",
+                text.len()
+            ),
+        });
+    }
+    CString::new(text.as_bytes()).map_err(|e| Error::io("make a C string", io::Error::other(e)))
+}
+
+/// argv and envp.
+fn strings(
+    policy: &Policy,
+    command: &Command,
+    scratch: &Path,
+) -> Result<(Vec<CString>, Vec<CString>), Error> {
+    let mut arguments = vec![c_string("the program's name", &command.program)?];
+    for (index, argument) in command.arguments.iter().enumerate() {
+        arguments.push(c_string(&format!("argument {}", index + 1), argument)?);
+    }
+    let mut variables = std::collections::BTreeMap::<OsString, OsString>::new();
+    for name in ["HOME", "TMPDIR"] {
+        variables.insert(name.into(), scratch.into());
+    }
+    variables.extend(policy.environment.iter().map(|(n, v)| (n.into(), v.into())));
+    variables.extend(command.environment.clone());
+    let mut environment = Vec::with_capacity(variables.len());
+    for (name, value) in variables {
+        let what = format!("environment variable {name:?}");
+        if name.is_empty() || name.as_bytes().contains(&b'=') {
+            let reason = "has an empty name or one with '=' in it".into();
+            return Err(Error::Command { what, reason });
+        }
+        let mut pair = name.into_vec();
+        pair.push(b'=');
+        pair.extend(value.into_vec());
+        environment.push(c_string(&what, OsStr::from_bytes(&pair))?);
+    }
+    Ok((arguments, environment))
+}
+
+fn working_directory(command: &Command, scratch: &Scratch) -> Result<OwnedFd, Error> {
+    let Some(path) = &command.directory else {
+        return above_stdio(scratch.directory());
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::Command {
+        what: format!("the working directory {}", path.display()),
+        reason: format!("cannot be opened: {}", io::Error::from(e)),
+    })?;
+    above_stdio(fd)
+}
+
+fn ruleset(
+    sealed: &Sealed,
+    image: &Image,
+    scratch: &Scratch,
+) -> Result<Option<(OwnedFd, u64)>, Error> {
+    let Some(grants) = &sealed.grants else { return Ok(None) };
+    let mut extra = vec![(scratch.directory(), Access::Write), (image.file.as_fd(), Access::Execute)];
+    if let Some(interpreter) = &image.interpreter_file {
+        extra.push((interpreter.as_fd(), Access::Execute));
+    }
+    Ok(Some((grants.ruleset(&extra)?, grants.own_proc_rights())))
+}
+
+fn rlimits(policy: &Policy, cpus: usize) -> Vec<Rlimit> {
+    let limits = &policy.limits;
+    let fixed = |resource, value| Rlimit { resource, soft: value, hard: value };
+    // A backstop where nobody watches any more: the CPU time that the tree could have used by its
+    // deadline, in whole seconds and one more.
+    let wall = limits.wall_clock.as_secs().saturating_add(1);
+    let most = wall.saturating_mul(u64::try_from(cpus).unwrap_or(1).max(1));
+    let cpu = limits.cpu_time.map_or(most, |time| time.as_secs() + 1).min(most);
+    let mut all = vec![
+        fixed(libc::RLIMIT_CORE, 0),
+        Rlimit { resource: libc::RLIMIT_CPU, soft: cpu, hard: cpu + 1 },
+        fixed(libc::RLIMIT_MEMLOCK, 64 * 1024),
+        fixed(libc::RLIMIT_MSGQUEUE, 0),
+        fixed(libc::RLIMIT_NICE, 0),
+        fixed(libc::RLIMIT_RTPRIO, 0),
+    ];
+    if let Some(size) = limits.file_size {
+        all.push(fixed(libc::RLIMIT_FSIZE, size));
+    }
+    all
+}
+
+fn nofile(policy: &Policy) -> Rlimit {
+    let files = policy.limits.open_files;
+    Rlimit { resource: libc::RLIMIT_NOFILE, soft: files, hard: files }
+}
+
+/// The guest's three descriptors, and the embedder's ends of their pipes.
+struct Streams {
+    child: [OwnedFd; 3],
+    stdin: Option<(OwnedFd, Arc<ByteQueue>)>,
+    stdout: Capture,
+    stderr: Capture,
+}
+
+impl Streams {
+    fn open(stdin: InputKind, stdout: OutputKind, stderr: OutputKind) -> Result<Self, Error> {
+        let (child_in, stdin) = match stdin {
+            InputKind::Null => (null(OFlags::RDONLY)?, None),
+            InputKind::File(file) => (above_stdio(file)?, None),
+            InputKind::Bytes(bytes) if bytes.is_empty() => (null(OFlags::RDONLY)?, None),
+            InputKind::Bytes(bytes) => {
+                let (read, write) = pipe()?;
+                nonblocking(&write)?;
+                (read, Some((write, Arc::new(ByteQueue::filled(bytes)))))
+            }
+            InputKind::Piped => {
+                let (read, write) = pipe()?;
+                nonblocking(&write)?;
+                (read, Some((write, Arc::new(ByteQueue::default()))))
+            }
+        };
+        let (child_out, stdout) = output(stdout)?;
+        let (child_err, stderr) = output(stderr)?;
+        Ok(Self { child: [child_in, child_out, child_err], stdin, stdout, stderr })
+    }
+}
+
+fn output(kind: OutputKind) -> Result<(OwnedFd, Capture), Error> {
+    Ok(match kind {
+        OutputKind::Null => (null(OFlags::WRONLY)?, Capture::None),
+        OutputKind::File(file) => (above_stdio(file)?, Capture::None),
+        OutputKind::Captured => {
+            let (read, write) = pipe()?;
+            nonblocking(&read)?;
+            (write, Capture::Buffer(read))
+        }
+        OutputKind::Piped => {
+            let (read, write) = pipe()?;
+            nonblocking(&read)?;
+            (write, Capture::Stream(read, Arc::new(ByteQueue::default())))
+        }
+    })
+}
+
+fn null(mode: OFlags) -> Result<OwnedFd, Error> {
+    let fd = rustix::fs::open("/dev/null", mode | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| Error::io_at("open", "/dev/null", e))?;
+    above_stdio(fd)
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    let (read, write) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io("pipe2", e))?;
+    Ok((above_stdio(read)?, above_stdio(write)?))
+}
+
+fn nonblocking(fd: &OwnedFd) -> Result<(), Error> {
+    rustix::io::ioctl_fionbio(fd, true).map_err(|e| Error::io("make a pipe non-blocking", e))
+}
+
+/// A close-on-exec descriptor over 2 for the same file: the child's dup3 to 0, 1 and 2 must not meet its
+/// own sources, whatever the embedder has closed.
+trait AboveStdio {
+    fn above_stdio(self) -> Result<OwnedFd, Error>;
+}
+
+fn above_stdio(fd: impl AboveStdio) -> Result<OwnedFd, Error> {
+    fd.above_stdio()
+}
+
+fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Error> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|e| Error::io("fcntl F_DUPFD_CLOEXEC", e))
+}
+
+impl AboveStdio for OwnedFd {
+    fn above_stdio(self) -> Result<OwnedFd, Error> {
+        use std::os::fd::AsRawFd;
+        if self.as_raw_fd() > 2 { Ok(self) } else { duplicate(self) }
+    }
+}
+
+impl AboveStdio for File {
+    fn above_stdio(self) -> Result<OwnedFd, Error> {
+        OwnedFd::from(self).above_stdio()
+    }
+}
+
+impl AboveStdio for &OwnedFd {
+    fn above_stdio(self) -> Result<OwnedFd, Error> {
+        duplicate(self)
+    }
+}
+
+impl AboveStdio for std::os::fd::BorrowedFd<'_> {
+    fn above_stdio(self) -> Result<OwnedFd, Error> {
+        duplicate(self)
+    }
+}

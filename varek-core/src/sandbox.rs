@@ -1,0 +1,489 @@
+//! A policy made ready for a host.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use varek_cgroup::{Controller, CpuQuota, Layout, Limits as GroupLimits, Subtree};
+use varek_seccomp::{Arch, Program, Reporting};
+use varek_telemetry::{Enforcement, Layer, LayerStatus, Queue, Sink};
+
+use crate::cell::Cell;
+use crate::command::{Command, Output};
+use crate::error::{Error, Missing, Problem};
+use crate::handle::Child;
+use crate::host::Host;
+use crate::identity::{Identity, UidPool};
+use crate::landlock::Grants;
+use crate::layers::{Layers, layers};
+use crate::outcome::Outcome;
+use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
+use crate::plan::{self, Capture};
+use crate::policy::Policy;
+use crate::spawn::{Job, Spawner};
+use crate::supervisor::{self, Inbox, Key, Message};
+
+/// A policy made ready for a host: checked, compiled, with a parent group, a supervisor thread and a
+/// spawner thread. Make one for each policy and use it for many runs, from any number of threads; clones
+/// share it.
+///
+/// ```no_run
+/// use varek_core::{Command, Policy, Sandbox};
+///
+/// # fn main() -> Result<(), varek_core::Error> {
+/// let sandbox = Sandbox::new(Policy::python())?;
+/// let outcome = sandbox.run(Command::python("print(2 + 2)"))?;
+/// assert_eq!(outcome.stdout.to_text(), "4\n");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// When the last clone and the last [`Child`] are dropped, the threads end and the groups are removed.
+#[derive(Clone)]
+pub struct Sandbox {
+    engine: Arc<Engine>,
+}
+
+/// Everything that does not change from run to run.
+pub(crate) struct Sealed {
+    pub(crate) policy: Policy,
+    pub(crate) digest: String,
+    pub(crate) host: Host,
+    pub(crate) program: Program,
+    pub(crate) reports_denials: bool,
+    pub(crate) grants: Option<Grants>,
+    pub(crate) uids: Option<UidPool>,
+    pub(crate) privileged: bool,
+    pub(crate) subtree: Subtree,
+    pub(crate) group_limits: GroupLimits,
+    /// Whether the supervisor has to do what `memory.oom.group` does on unified hosts.
+    pub(crate) watches_oom: bool,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) scratch_base: PathBuf,
+    pub(crate) sink: Option<Queue>,
+}
+
+/// The living part of a sandbox.
+pub(crate) struct Engine {
+    pub(crate) sealed: Arc<Sealed>,
+    pub(crate) inbox: Arc<Inbox>,
+    spawner: Arc<Spawner>,
+    places: Arc<Places>,
+    next: AtomicU64,
+    process: u32,
+    supervisor: ThreadId,
+}
+
+impl Engine {
+    /// Whether this is the process that made the sandbox, not a forked copy.
+    pub(crate) fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
+        let _ = self.inbox.send(Message::Close);
+        // Normally a matter of a few milliseconds. Not from the supervisor's own thread, and never for
+        // ever: what cannot be removed is left to the sweep.
+        if std::thread::current().id() != self.supervisor {
+            let most = self.sealed.policy.grace + Duration::from_secs(1);
+            self.inbox.wait_ended(most.min(Duration::from_secs(5)));
+        }
+    }
+}
+
+/// What a run does when as many guests run as the sandbox may have at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// Wait for a place, in no particular order.
+    #[default]
+    Wait,
+    /// Fail with [`Error::Full`].
+    Refuse,
+}
+
+/// The places that a sandbox has for guests.
+struct Places {
+    limit: usize,
+    when_full: WhenFull,
+    taken: Mutex<usize>,
+    freed: Condvar,
+}
+
+struct Place(Arc<Places>);
+
+impl Places {
+    fn take(self: &Arc<Self>) -> Result<Place, Error> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken >= self.limit {
+            if self.when_full == WhenFull::Refuse {
+                return Err(Error::Full { limit: self.limit });
+            }
+            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *taken += 1;
+        Ok(Place(self.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.freed.notify_one();
+    }
+}
+
+/// Makes a [`Sandbox`] with more than a policy.
+#[must_use]
+pub struct SandboxBuilder {
+    policy: Policy,
+    host: Option<Host>,
+    limit: usize,
+    when_full: WhenFull,
+    aggregate: GroupLimits,
+    scratch_base: Option<PathBuf>,
+    sink: Option<Box<dyn Sink>>,
+    queue: usize,
+}
+
+impl SandboxBuilder {
+    /// Uses these facts of the host instead of probing it again.
+    pub fn host(mut self, host: Host) -> Self {
+        self.host = Some(host);
+        self
+    }
+
+    /// At most this many guests at a time (at least 1), and what a run does when there are as many.
+    /// Unbounded unless it is said.
+    pub fn concurrency(mut self, limit: usize, when_full: WhenFull) -> Self {
+        self.limit = limit.max(1);
+        self.when_full = when_full;
+        self
+    }
+
+    /// Bounds the memory of all guests together, bytes: a limit on the parent group. A guest that dies
+    /// of it reads [`Cause::HostOutOfMemory`](crate::Cause::HostOutOfMemory): it did not reach its own limit.
+    pub fn total_memory(mut self, bytes: u64) -> Self {
+        self.aggregate.memory = Some(bytes);
+        self
+    }
+
+    /// Bounds the processes and threads of all guests together: a limit on the parent group.
+    pub fn total_pids(mut self, count: u64) -> Self {
+        self.aggregate.pids = Some(count);
+        self
+    }
+
+    /// Where scratch directories are made; the embedder's directory for temporary files unless it is
+    /// said. The guest's uid must be able to search it (mode o+x up to the root).
+    pub fn scratch_base(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.scratch_base = Some(directory.into());
+        self
+    }
+
+    /// Where events go, from a thread of the sink's own behind a queue of 65,536 events. A sink can slow
+    /// down nothing but itself; what did not fit is counted and said
+    /// ([`EventKind::EventsDropped`](crate::EventKind::EventsDropped)).
+    pub fn sink(mut self, sink: impl Sink + 'static) -> Self {
+        self.sink = Some(Box::new(sink));
+        self
+    }
+
+    /// Checks the policy against the host, compiles it and starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Policy`] with every problem of the policy; [`Error::Unsupported`] with everything that it
+    /// requires and the host lacks; [`Error::Syscalls`], [`Error::Group`] or [`Error::Io`] where the host fails.
+    pub fn build(self) -> Result<Sandbox, Error> {
+        let policy = self.policy;
+        let problems = policy.problems();
+        if !problems.is_empty() {
+            return Err(Error::Policy { problems });
+        }
+        let host = self.host.unwrap_or_else(Host::probe);
+        let Layers { notify, landlock, own_identity, memory, pids, cpu, mut enforcement } =
+            layers(&policy, &host).map_err(|missing| Error::Unsupported { missing })?;
+        let arch = Arch::native().ok_or_else(|| Error::Unsupported {
+            missing: vec![Missing {
+                layer: Layer::Seccomp,
+                asked: "a system call filter".into(),
+                has: "is of an architecture without a table of system calls".into(),
+                remedy: "use x86_64 or aarch64".into(),
+            }],
+        })?;
+        let reporting = if notify { Reporting::Notify } else { Reporting::Errno };
+        let program = policy.syscalls.compile(arch, reporting)?;
+
+        let network = policy.syscalls.allows("socket");
+        let grants =
+            landlock.map(|abi| Grants::open(&policy.filesystem, abi, network)).transpose()?;
+        if let Some(grants) = &grants {
+            let detail = grants.describe();
+            enforcement.record(Layer::Landlock, LayerStatus::Enforced { detail });
+        }
+        let uids = match (&policy.identity, own_identity) {
+            (Identity::Own(range), true) => Some(UidPool::new(*range)?),
+            _ => None,
+        };
+
+        let group_limits = group_limits(&policy, memory, pids, cpu)?;
+        let layout = Layout::probe()?;
+        let mut required = group_limits.controllers();
+        for controller in self.aggregate.controllers() {
+            if !required.contains(&controller) {
+                required.push(controller);
+            }
+        }
+        let subtree = Subtree::prepare(&layout, &required, &self.aggregate)?;
+        let watches_oom = layout.hierarchy() == varek_cgroup::Hierarchy::Hybrid
+            && required.contains(&Controller::Memory);
+        note_unenforced(&subtree, &mut enforcement);
+
+        let sink = self
+            .sink
+            .map(|sink| Queue::new(sink, self.queue))
+            .transpose()
+            .map_err(|e| Error::io("start the telemetry thread", e))?;
+        let sealed = Arc::new(Sealed {
+            digest: policy.digest(),
+            reports_denials: notify,
+            privileged: host.missing_capabilities.is_empty(),
+            program,
+            grants,
+            uids,
+            subtree,
+            group_limits,
+            watches_oom,
+            enforcement,
+            scratch_base: self.scratch_base.unwrap_or_else(std::env::temp_dir),
+            sink,
+            host,
+            policy,
+        });
+        let inbox = Inbox::new().map_err(|e| Error::io("eventfd", e))?;
+        let spawner = Spawner::start().map_err(|e| Error::io("start the spawner thread", e))?;
+        let supervisor = supervisor::start(sealed.clone(), inbox.clone(), spawner.clone());
+        let supervisor = supervisor.map_err(|e| {
+            spawner.close();
+            Error::io("start the supervisor thread", e)
+        })?;
+        let places = Places {
+            limit: self.limit,
+            when_full: self.when_full,
+            taken: Mutex::new(0),
+            freed: Condvar::new(),
+        };
+        let engine = Engine {
+            sealed,
+            inbox,
+            spawner,
+            places: Arc::new(places),
+            next: AtomicU64::new(0),
+            process: std::process::id(),
+            supervisor,
+        };
+        Ok(Sandbox { engine: Arc::new(engine) })
+    }
+}
+
+impl fmt::Debug for SandboxBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SandboxBuilder").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+fn group_limits(
+    policy: &Policy,
+    memory: bool,
+    pids: bool,
+    cpu: bool,
+) -> Result<GroupLimits, Error> {
+    let limits = &policy.limits;
+    let mut group = GroupLimits::default();
+    group.memory = limits.memory.filter(|_| memory);
+    group.pids = limits.pids.filter(|_| pids);
+    group.cpu = match limits.cpu.filter(|_| cpu) {
+        Some(share) => Some(CpuQuota::percent(share.as_percent()).map_err(|error| {
+            let message = error.to_string();
+            Error::Policy { problems: vec![Problem { field: "limits.cpu", message }] }
+        })?),
+        None => None,
+    };
+    Ok(group)
+}
+
+fn note_unenforced(subtree: &Subtree, enforcement: &mut Enforcement) {
+    for what in subtree.unenforced() {
+        if let Some(LayerStatus::Enforced { detail }) = enforcement.status(Layer::Memory) {
+            let detail = format!("{detail}; {what}");
+            enforcement.record(Layer::Memory, LayerStatus::Enforced { detail });
+        }
+    }
+}
+
+impl Sandbox {
+    /// Makes a policy ready for this host.
+    ///
+    /// # Errors
+    ///
+    /// As [`SandboxBuilder::build`].
+    pub fn new(policy: Policy) -> Result<Self, Error> {
+        Self::builder(policy).build()
+    }
+
+    /// Starts from a policy, to say more than that.
+    pub fn builder(policy: Policy) -> SandboxBuilder {
+        SandboxBuilder {
+            policy,
+            host: None,
+            limit: usize::MAX,
+            when_full: WhenFull::default(),
+            aggregate: GroupLimits::default(),
+            scratch_base: None,
+            sink: None,
+            queue: 65_536,
+        }
+    }
+
+    /// Runs a command to its end.
+    ///
+    /// It returns by the deadline of the policy and its grace at the latest. Whatever the guest did is in
+    /// the outcome.
+    ///
+    /// # Errors
+    ///
+    /// When the guest could not be started; nothing is left of it then.
+    pub fn run(&self, command: Command) -> Result<Outcome, Error> {
+        let (_, cell, _) = self.launch(command)?;
+        cell.wait_finished()
+    }
+
+    /// Runs a command to its end and captures both of its output streams, wherever the command sends them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sandbox::run`].
+    pub fn output(&self, command: Command) -> Result<Outcome, Error> {
+        self.run(command.stdout(Output::captured()).stderr(Output::captured()))
+    }
+
+    /// Starts a command and returns when its program runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sandbox::run`].
+    pub fn spawn(&self, command: Command) -> Result<Child, Error> {
+        let (key, cell, ends) = self.launch(command)?;
+        let started = cell.wait_started()?;
+        let (pid, pidfd) = match started {
+            Some(started) => started,
+            // A limit ended it in set-up: the outcome says so, and there is no process to point to.
+            None => (0, rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC)
+                .map_err(|e| Error::io("eventfd", e))?),
+        };
+        let Ends { run, stdin, stdout, stderr } = ends;
+        let engine = self.engine.clone();
+        Ok(Child { stdin, stdout, stderr, run, key, pid, pidfd, cell, engine })
+    }
+
+    fn launch(&self, command: Command) -> Result<(Key, Arc<Cell>, Ends), Error> {
+        let engine = &self.engine;
+        if !engine.is_here() {
+            return Err(Error::ForkedCopy);
+        }
+        let place = engine.places.take()?;
+        let (child, run) = plan::prepare(&engine.sealed, command)?;
+        let key = engine.next.fetch_add(1, Ordering::Relaxed);
+        let cell = Arc::new(Cell::default());
+        let ends = Ends::of(&run, key, &engine.inbox);
+        let register =
+            Message::Register { key, plan: Box::new(run), cell: cell.clone(), permit: Box::new(place) };
+        engine.inbox.send(register).map_err(|_| Error::SupervisorGone {
+            reason: "it could not go on; see the fault in the last outcomes".into(),
+        })?;
+        let inbox = engine.inbox.clone();
+        let asked = cell.clone();
+        engine.spawner.submit(Job {
+            plan: child,
+            wanted: Box::new(move || asked.wanted()),
+            done: Box::new(move |born| {
+                // A supervisor that has ended has killed the group that the child is in.
+                let _ = inbox.send(Message::Born { key, born });
+            }),
+        });
+        Ok((key, cell, ends))
+    }
+
+    /// The host's facts that the sandbox was made for.
+    pub fn host(&self) -> &Host {
+        &self.engine.sealed.host
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.engine.sealed.policy
+    }
+
+    /// What is in force for every run.
+    pub fn enforcement(&self) -> &Enforcement {
+        &self.engine.sealed.enforcement
+    }
+
+    /// Waits until the sink has taken the events so far, at most this long. Without a sink there is
+    /// nothing to wait for.
+    pub fn flush(&self, within: Duration) -> varek_telemetry::Flushed {
+        match &self.engine.sealed.sink {
+            Some(sink) => sink.flush(within),
+            None => varek_telemetry::Flushed::Complete,
+        }
+    }
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("policy", &self.engine.sealed.digest).finish_non_exhaustive()
+    }
+}
+
+/// The embedder's ends of a run's streams.
+struct Ends {
+    run: varek_telemetry::RunId,
+    stdin: Option<ChildInput>,
+    stdout: Option<ChildOutput>,
+    stderr: Option<ChildOutput>,
+}
+
+impl Ends {
+    fn of(run: &plan::RunPlan, key: Key, inbox: &Arc<Inbox>) -> Self {
+        let notify: Notify = {
+            let inbox = Arc::downgrade(inbox);
+            Arc::new(move || {
+                if let Some(inbox) = inbox.upgrade() {
+                    let _ = inbox.send(Message::Streams { key });
+                }
+            })
+        };
+        let output = |capture: &Capture| match capture {
+            Capture::Stream(_, queue) => {
+                Some(ChildOutput { queue: queue.clone(), notify: notify.clone() })
+            }
+            _ => None,
+        };
+        let input = |queue: &Arc<ByteQueue>| ChildInput { queue: queue.clone(), notify: notify.clone() };
+        Self {
+            run: run.run,
+            stdin: run.stdin.as_ref().filter(|_| run.stdin_piped).map(|(_, queue)| input(queue)),
+            stdout: output(&run.stdout),
+            stderr: output(&run.stderr),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The end of one run: the last of its output, the accounts, and the removal of what it made.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use varek_cgroup::Removal;
+use varek_telemetry::{Cleanup, EventKind, LimitHit, Resource, Signal, Stream, Termination, Usage};
+
+use super::account::{self, Evidence, Exit};
+use super::orphans;
+use super::run::{LATE_RETRY, RETRY, Run, Stage, reap};
+use crate::cell::Finish;
+use crate::error::Error;
+use crate::outcome::Outcome;
+use crate::sandbox::Sealed;
+use crate::spawn;
+
+/// How much of one scratch directory is removed before the other runs have their turn.
+const SCRATCH_TURN: Duration = Duration::from_millis(2);
+
+impl Run {
+    /// The tree is dead: what it wrote and what the kernel counted is final.
+    pub(super) fn begin_cleaning(&mut self, sealed: &Sealed) {
+        self.settle(sealed);
+        let until = Instant::now() + sealed.policy.grace;
+        self.stage = Stage::Cleaning { until };
+        self.clean(until, sealed);
+    }
+
+    /// Takes the last of the output and of the counters into the account.
+    pub(super) fn settle(&mut self, sealed: &Sealed) {
+        let now = Instant::now();
+        self.ended = Some(now);
+        self.cpu_check = None;
+        self.share_at = None;
+        self.oom_check = None;
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Err(error) = self.pump(stream).read(true) {
+                self.fault("read the last of an output", &error, sealed);
+            }
+            self.check_output(stream, sealed);
+        }
+        self.outcome.stdout = self.stdout.finish();
+        self.outcome.stderr = self.stderr.finish();
+        self.stdin = None;
+        let usage = self.usage(sealed);
+        let counters = match self.plan.group.counters() {
+            Ok(counters) => Some(counters),
+            Err(error) => {
+                self.fault("read the counters of the group", &error, sealed);
+                None
+            }
+        };
+        if let Some(counters) = &counters {
+            for hit in account::limits_hit(counters, self.plan.group.limits(), &usage) {
+                self.emit(EventKind::LimitHit(hit), sealed);
+            }
+        }
+        if let (Some(Exit::Signaled(Signal::XFSZ)), Some(limit)) =
+            (self.exit, sealed.policy.limits.file_size)
+        {
+            let evidence = "SIGXFSZ of the first process".into();
+            let resource = Resource::FileSize;
+            let hit = LimitHit { resource, limit: Some(limit), count: 1, evidence };
+            self.emit(EventKind::LimitHit(hit), sealed);
+        }
+        let evidence = Evidence {
+            exit: self.exit,
+            decided: self.decided.as_ref(),
+            counters: counters.as_ref(),
+            cpu: usage.cpu_user + usage.cpu_system,
+            cpu_limit: sealed.policy.limits.cpu_time,
+        };
+        self.outcome.termination = evidence.termination();
+        self.outcome.usage = usage;
+    }
+
+    fn usage(&mut self, sealed: &Sealed) -> Usage {
+        let mut usage = Usage::default();
+        let since = self.started.unwrap_or(self.began);
+        usage.wall_clock = since.elapsed();
+        match self.plan.group.usage() {
+            Ok(counted) => {
+                usage.cpu_user = counted.cpu_user;
+                usage.cpu_system = counted.cpu_system;
+                usage.memory_peak = counted.memory_peak;
+                usage.pids_peak = counted.pids_peak;
+                usage.throttled = counted.throttled.filter(|_| sealed.group_limits.cpu.is_some());
+            }
+            Err(error) => self.fault("read the usage of the group", &error, sealed),
+        }
+        usage
+    }
+
+    /// Removes what the run made, as far as it goes without waiting.
+    pub(super) fn clean(&mut self, until: Instant, sealed: &Sealed) {
+        match self.remove_all(sealed) {
+            Ok(true) => {
+                if let Some(lease) = self.plan.lease.take() {
+                    drop(lease);
+                }
+                self.deliver(Cleanup::Complete, sealed);
+                self.stage = Stage::Over;
+            }
+            Ok(false) if Instant::now() < until => self.retry_at = Some(Instant::now() + RETRY),
+            Ok(false) => self.leave("the group or the scratch directory is still in use", sealed),
+            Err(reason) => self.leave(&reason, sealed),
+        }
+    }
+
+    fn leave(&mut self, reason: &str, sealed: &Sealed) {
+        let pids = self.plan.group.processes().unwrap_or_default();
+        let state = format!(
+            "{reason} (group {}, scratch {})",
+            self.plan.group.path().display(),
+            self.plan.scratch.path().display()
+        );
+        self.deliver(Cleanup::Incomplete { pids, state }, sealed);
+        self.stage = Stage::Delivered;
+        self.retry_at = Some(Instant::now() + LATE_RETRY);
+    }
+
+    /// One try; whether everything is gone.
+    fn remove_all(&mut self, sealed: &Sealed) -> Result<bool, String> {
+        if sealed.host.init || sealed.host.subreaper {
+            let name = self.plan.run.to_string();
+            let seen = orphans::reap(&name);
+            let charged = self.plan.group.tasks_charged().map_err(|e| e.to_string())?;
+            if charged.unwrap_or(seen as u64) > 0 {
+                return Ok(false);
+            }
+        }
+        let scratch_gone = self
+            .plan
+            .scratch
+            .remove(Instant::now() + SCRATCH_TURN)
+            .map_err(|error| error.to_string())?;
+        let group_gone = match self.plan.group.remove() {
+            Ok(Removal::Removed) => true,
+            Ok(_) => false,
+            Err(error) => return Err(error.to_string()),
+        };
+        Ok(scratch_gone && group_gone)
+    }
+
+    /// The outcome is out already; what was left may have gone meanwhile.
+    pub(super) fn clean_late(&mut self, sealed: &Sealed, epoll: &OwnedFd) {
+        self.retry_at = Some(Instant::now() + LATE_RETRY);
+        if !self.born {
+            return;
+        }
+        let _ = self.plan.group.kill();
+        if self.exit.is_none() && self.child.is_some() {
+            self.on_pidfd_late(epoll);
+        }
+        let ended = self.child.is_none() || self.exit.is_some();
+        if ended
+            && matches!(self.plan.group.populated(), Ok(false))
+            && matches!(self.remove_all(sealed), Ok(true))
+        {
+            self.stage = Stage::Over;
+        }
+    }
+
+    fn on_pidfd_late(&mut self, epoll: &OwnedFd) {
+        let Some((_, pidfd)) = &self.child else { return };
+        if let Ok(Some(exit)) = reap(pidfd) {
+            let _ = epoll::delete(epoll, pidfd);
+            self.exit = Some(exit);
+        }
+    }
+
+    /// Hands the outcome over.
+    pub(super) fn deliver(&mut self, cleanup: Cleanup, sealed: &Sealed) {
+        if cleanup != Cleanup::Complete
+            && let Some(lease) = self.plan.lease.take()
+        {
+            // Somebody may still run under this number.
+            lease.retire();
+        }
+        let finish = match self.not_started() {
+            Some(error) => Finish::NotStarted(error),
+            None => {
+                let termination = self.outcome.termination.clone();
+                let usage = self.outcome.usage;
+                self.emit(EventKind::RunFinished { termination, usage, cleanup }, sealed);
+                let empty = Outcome::new(self.plan.run);
+                Finish::Outcome(Box::new(std::mem::replace(&mut self.outcome, empty)))
+            }
+        };
+        // Everything of the run is gone before its end is known, its place included.
+        self.listener = None;
+        self.own_proc = None;
+        if cleanup_is_over(&finish) || self.exit.is_some() {
+            self.child = None;
+        }
+        self.permit = None;
+        self.cell.finish(finish);
+    }
+
+    /// The error of a run whose program never ran, unless a limit or the embedder ended it in set-up.
+    fn not_started(&mut self) -> Option<Error> {
+        if self.started.is_some() || self.decided.is_some() {
+            return None;
+        }
+        if let Some((step, source)) = self.setup_failure.take() {
+            return Some(Error::Setup { step, source });
+        }
+        let how = match (self.exit, &self.outcome.termination) {
+            (_, Termination::Killed(cause)) => cause.to_string(),
+            (Some(exit), _) => self.evidence_of_exit(exit).to_string(),
+            (None, _) => "it was never created".into(),
+        };
+        Some(Error::SetupDied { step: spawn::reached(&self.plan.report), how })
+    }
+
+    /// The supervisor ends without having watched this run to its end.
+    pub(super) fn abandon(&mut self, reason: &str) {
+        self.cell.mark_unwanted();
+        if !self.over() {
+            let _ = self.plan.group.kill();
+        }
+        if !self.delivered() {
+            self.cell.lose(reason);
+        }
+    }
+}
+
+fn cleanup_is_over(finish: &Finish) -> bool {
+    match finish {
+        Finish::NotStarted(_) => false,
+        Finish::Outcome(outcome) => outcome.cleanup == Cleanup::Complete,
+    }
+}

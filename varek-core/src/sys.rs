@@ -1,0 +1,193 @@
+//! System calls of the embedder's side that rustix does not have, one thin function each.
+
+use std::ffi::{CString, c_char};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use crate::child::sys::Pointers;
+
+/// `struct seccomp_notif` with `struct seccomp_data` in it (seccomp_unotify(2)).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Notification {
+    pub(crate) id: u64,
+    pub(crate) pid: u32,
+    flags: u32,
+    pub(crate) nr: i32,
+    pub(crate) arch: u32,
+    pub(crate) instruction_pointer: u64,
+    pub(crate) args: [u64; 6],
+}
+
+/// `struct seccomp_notif_resp` (seccomp_unotify(2)).
+#[repr(C)]
+struct Response {
+    id: u64,
+    val: i64,
+    error: i32,
+    flags: u32,
+}
+
+// _IOWR('!', 0, struct seccomp_notif) and _IOWR('!', 1, struct seccomp_notif_resp).
+const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xC050_2100;
+const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xC018_2101;
+
+/// `ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &notification)`. Call it only after poll(2) said that
+/// there is one, or it blocks.
+///
+/// # References
+///
+/// seccomp_unotify(2).
+pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<Notification> {
+    // The kernel refuses a buffer that is not zero.
+    let mut notification = Notification::default();
+    // SAFETY: `notification` has the size and layout that the request number names.
+    let result = unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            SECCOMP_IOCTL_NOTIF_RECV as _,
+            ptr::from_mut(&mut notification),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(notification) }
+}
+
+/// `ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response)` with an error number, never with a value and
+/// never with the flag that would let the call go on.
+///
+/// # References
+///
+/// seccomp_unotify(2).
+pub(crate) fn refuse_call(listener: BorrowedFd<'_>, id: u64, errno: i32) -> io::Result<()> {
+    let response = Response { id, val: 0, error: -errno, flags: 0 };
+    // SAFETY: `response` has the size and layout that the request number names.
+    let result = unsafe {
+        libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, ptr::from_ref(&response))
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `ioctl(pidfd, PIDFD_GET_INFO, &info)` with `PIDFD_INFO_EXIT` (Linux 6.15): the wait status of a
+/// process that somebody else has reaped. `None` where the kernel does not tell.
+///
+/// # References
+///
+/// `include/uapi/linux/pidfd.h`.
+pub(crate) fn reaped_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    /// `struct pidfd_info`, its first version.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroupid: u64,
+        ids: [u32; 11],
+        exit_code: i32,
+    }
+    const PIDFD_GET_INFO: libc::c_ulong = 0xC040_FF0B;
+    const PIDFD_INFO_EXIT: u64 = 1 << 3;
+    let mut info = Info { mask: PIDFD_INFO_EXIT, ..Info::default() };
+    // SAFETY: `info` has the size and layout that the request number names.
+    let result = unsafe {
+        libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO as _, ptr::from_mut(&mut info))
+    };
+    (result >= 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
+}
+
+/// A descriptor that the child opened in the shared table for the embedder.
+///
+/// The caller passes each number that a child published exactly once.
+pub(crate) fn adopt_descriptor(number: RawFd) -> Option<OwnedFd> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: the child made this descriptor in the shared table and published its number; nothing
+    // else owns it, and the spawner takes each number once.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Arguments or environment as execve takes them: an array of pointers, the last one null.
+#[derive(Debug)]
+pub(crate) struct ExecArray<'a> {
+    pointers: Vec<*const c_char>,
+    strings: PhantomData<&'a [CString]>,
+}
+
+impl<'a> ExecArray<'a> {
+    pub(crate) fn new(strings: &'a [CString]) -> Self {
+        let pointers = strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
+        Self { pointers, strings: PhantomData }
+    }
+
+    pub(crate) fn pointers(&self) -> Pointers<'_> {
+        // SAFETY: `new` made the pointers from strings that are borrowed for as long as this value, and
+        // put a null behind them.
+        unsafe { Pointers::new(&self.pointers) }
+    }
+}
+
+/// A stack for a child: anonymous memory with an inaccessible page below it.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    mapping: *mut libc::c_void,
+    size: usize,
+    guard: usize,
+}
+
+impl Stack {
+    /// 64 KiB of stack.
+    ///
+    /// # References
+    ///
+    /// mmap(2).
+    pub(crate) fn new() -> io::Result<Self> {
+        let guard = rustix::param::page_size();
+        let size = guard + 64 * 1024;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
+        // SAFETY: a fresh anonymous mapping touches no other memory.
+        let mapping = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) };
+        if mapping == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self { mapping, size, guard };
+        // SAFETY: the first page of a mapping that this value owns.
+        if unsafe { libc::mprotect(mapping, guard, libc::PROT_NONE) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(stack)
+    }
+
+    /// The usable part.
+    pub(crate) fn memory(&mut self) -> &mut [u8] {
+        // SAFETY: the part behind the guard page, inside the mapping that this value owns.
+        let start = unsafe { self.mapping.cast::<u8>().add(self.guard) };
+        // SAFETY: initialized (zero) memory of this size, borrowed with the value.
+        unsafe { std::slice::from_raw_parts_mut(start, self.size - self.guard) }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that this value owns, once.
+        unsafe { libc::munmap(self.mapping, self.size) };
+    }
+}
+
+/// Blocks every signal in this thread that the C library lets be blocked. It keeps two of its own open,
+/// by which setuid(2) reaches every thread of the embedder.
+///
+/// # References
+///
+/// pthread_sigmask(3), nptl(7).
+pub(crate) fn block_signals() {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initializes the set it is given.
+    let all = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        all.assume_init()
+    };
+    // SAFETY: `all` is an initialized set; the mask is this thread's own.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) };
+}
