@@ -4,9 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-#[cfg(target_os = "linux")]
 mod probe;
-#[cfg(target_os = "linux")]
 #[expect(
     unsafe_code,
     reason = "system calls that rustix does not have; one per function"
@@ -26,8 +24,8 @@ pub(crate) mod sys;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Host {
-    /// Why nothing can be sandboxed here at all: not Linux, or an architecture without a system call
-    /// table. `None` where it can.
+    /// Why nothing can be sandboxed here at all: an architecture without a system call table. `None` where
+    /// it can.
     pub unsupported: Option<String>,
     /// The kernel's release, such as `6.1.0-18-amd64` (uname(2)).
     pub kernel: String,
@@ -189,17 +187,7 @@ impl IdRange {
 impl Host {
     /// Asks the kernel. Never fails: what cannot be found out counts as not there.
     pub fn probe() -> Self {
-        #[cfg(target_os = "linux")]
-        {
-            probe::probe()
-        }
-        #[cfg(not(target_os = "linux"))]
-        {
-            Self::nothing(Some(format!(
-                "{} is no Linux; run on Linux 5.14 or newer, or in a virtual machine with it",
-                std::env::consts::OS
-            )))
-        }
+        probe::probe()
     }
 
     /// A host without anything.
@@ -235,11 +223,6 @@ impl Host {
             page_size: 4096,
             cpus: 1,
         }
-    }
-
-    /// The kernel is at least this one.
-    pub(crate) fn since(&self, major: u32, minor: u32) -> bool {
-        self.kernel_version >= (major, minor)
     }
 
     /// Root with everything, on a hybrid host of Linux 6.18: the tests take away from it.
@@ -369,7 +352,6 @@ mod tests {
     fn an_unsupported_host_says_so_and_nothing_else() {
         let host = Host::nothing(Some("no Linux".into()));
         assert_eq!(host.to_string(), "supported               no: no Linux");
-        assert!(!host.since(5, 14));
     }
 
     #[test]

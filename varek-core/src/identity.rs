@@ -4,9 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Problem;
 
-#[cfg(target_os = "linux")]
 mod pool;
-#[cfg(target_os = "linux")]
+
 pub(crate) use pool::{Lease, UidPool};
 
 /// The uid and gid of a guest.

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd as _;
+use std::process::{Command, Stdio};
 use std::thread;
 
-use rustix::process::{getppid, test_kill_process};
+use rustix::process::{Pid, test_kill_process};
 
 use super::*;
 use crate::host::sys;
@@ -140,7 +141,7 @@ fn execute_is_a_right_of_its_own() {
     let directories = ["/usr", "/lib", "/lib64"].map(Path::new);
     let mut policy = filesystem(&directories, &[]);
     let run = || {
-        std::process::Command::new("/usr/bin/true")
+        Command::new("/usr/bin/true")
             .status()
             .map(|status| status.success())
     };
@@ -180,14 +181,20 @@ fn tcp_is_denied_unless_the_policy_has_sockets() {
 #[test]
 fn signals_do_not_leave_the_domain() {
     let Some(abi @ 6..) = host_abi() else { return };
-    let parent = getppid().unwrap();
-    test_kill_process(parent).unwrap();
+    let mut outside = Command::new("/bin/cat")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_child(&outside);
+    test_kill_process(pid).unwrap();
     let ruleset = Grants::open(&Filesystem::default(), abi, true)
         .unwrap()
         .ruleset(&[])
         .unwrap();
-    let error = restricted(&ruleset, || test_kill_process(parent)).unwrap_err();
+    let error = restricted(&ruleset, || test_kill_process(pid)).unwrap_err();
     assert_eq!(error, Errno::PERM);
+    drop(outside.stdin.take());
+    assert!(outside.wait().unwrap().success());
 }
 
 #[test]
