@@ -49,11 +49,6 @@ enum End {
 }
 
 impl Scratch {
-    /// Where directories are made unless the policy or the command says otherwise: `TMPDIR`, or `/tmp`.
-    pub(crate) fn default_base() -> PathBuf {
-        std::env::temp_dir()
-    }
-
     /// Makes the directory `name` in `base`, with mode 0700, for `owner` (uid and gid).
     pub(crate) fn create(
         base: &Path,
