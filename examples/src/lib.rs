@@ -1,0 +1,20 @@
+//! What the example programs share.
+//!
+//! The programs are binaries of this package and are run with `cargo run -p varek-examples --bin NAME`:
+//!
+//! | program | shows |
+//! |---|---|
+//! | `quick_start` | one sandbox, two guests, two outcomes |
+//! | `demo` | what this host offers, and what becomes of real payloads ([`showcase`]) |
+//! | `doctor` | what this host offers, what each preset gets of it, what to do ([`doctor`]) |
+//! | `verification_battery` | five checks as a JSON manifest, for a gate ([`battery`]) |
+//! | `regression_suite` | eight payloads with known ends, for a gate ([`suite`]) |
+//! | `exec_jsonl` | requests as JSON lines, outcomes as JSON lines, for other languages ([`jsonl`]) |
+
+pub mod battery;
+pub mod doctor;
+pub mod evidence;
+pub mod jsonl;
+pub mod showcase;
+pub mod suite;
+pub mod terminal;
