@@ -94,19 +94,20 @@ impl UidPool {
             }
         }
         let directory = open_directory(path)?;
-        let state = Mutex::new(State {
+        let state = State {
             directory,
             free: Vec::new(),
             taken: 0,
-        });
-        let process = std::process::id();
+        };
+        let shared = Shared {
+            range,
+            path: path.to_owned(),
+            process: std::process::id(),
+            state: Mutex::new(state),
+        };
+        shared.sweep();
         Ok(Self {
-            shared: Arc::new(Shared {
-                range,
-                path: path.to_owned(),
-                process,
-                state,
-            }),
+            shared: Arc::new(shared),
         })
     }
 
@@ -131,6 +132,28 @@ impl UidPool {
 }
 
 impl Shared {
+    /// Removes the files of embedders that were killed, where nothing of the number is left. What cannot be
+    /// looked at or removed stays, as it would without.
+    fn sweep(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.path) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let Some(uid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Ok(Ok(held)) = self.lock(&mut state.directory, uid) {
+                let _ = rustix::fs::unlinkat(&state.directory, uid.to_string(), AtFlags::empty());
+                let _ = rustix::fs::flock(&held.lock, FlockOperation::Unlock);
+            }
+        }
+    }
+
     /// Locks a number that this pool does not have yet, from a random start, so that embedders do not
     /// all try the same ones.
     fn find(&self, state: &mut State) -> Result<Held, Error> {

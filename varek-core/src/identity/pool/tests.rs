@@ -125,6 +125,19 @@ fn a_number_left_dirty_is_taken_once_nothing_of_it_is_left() {
 }
 
 #[test]
+fn what_a_killed_embedder_left_goes_with_the_next_pool_and_what_is_locked_stays() {
+    let Some((_top, path)) = place() else { return };
+    let live = UidPool::in_directory(range(9, 1), &path).unwrap();
+    let lease = live.take().unwrap();
+    let left = range(9, 3).first + 2;
+    fs::write(path.join(left.to_string()), DIRTY).unwrap();
+    fs::write(path.join("note"), "").unwrap();
+    let next = UidPool::in_directory(range(9, 1), &path).unwrap();
+    assert_eq!(names(&path), [lease.uid().to_string(), "note".to_owned()]);
+    assert!(next.take().is_err());
+}
+
+#[test]
 fn a_guests_ipc_objects_go_with_its_lease() {
     let Some((_top, path)) = place() else { return };
     let pool = UidPool::in_directory(range(6, 1), &path).unwrap();
