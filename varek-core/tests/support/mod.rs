@@ -1,10 +1,22 @@
 //! What the tests of this folder share.
 #![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(unreachable_pub, reason = "a module of test programs, which export nothing")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
 
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use varek_core::{Command, Error, Outcome, Policy, Sandbox};
+use varek_core::{
+    Cause, Cleanup, Command, DeniedCall, Error, LimitHit, Outcome, Policy, Resource, Sandbox,
+    Termination,
+};
 
 /// Says that a test cannot run on this host. Where the environment asks for all tests, that is a failure.
 pub fn not_run(name: &str, reason: &str) {
@@ -50,4 +62,103 @@ pub fn python() -> Policy {
 /// Runs Python source, which the host must be able to start.
 pub fn run(sandbox: &Sandbox, source: &str) -> Outcome {
     sandbox.run(Command::python(source)).unwrap()
+}
+
+/// What the guest wrote to its stdout.
+pub fn text(outcome: &Outcome) -> String {
+    outcome.stdout.to_text().into_owned()
+}
+
+/// Nothing is left of the run, and VAREK saw everything that it should have seen.
+#[track_caller]
+pub fn assert_gone(outcome: &Outcome) {
+    assert_eq!(outcome.cleanup, Cleanup::Complete, "{outcome}");
+    assert_eq!(outcome.faults, Vec::<String>::new(), "{outcome}");
+}
+
+/// The guest exited with 0 and met no boundary.
+#[track_caller]
+pub fn assert_clean(outcome: &Outcome) {
+    let stderr = outcome.stderr.to_text();
+    assert_eq!(outcome.termination, Termination::Exited(0), "{outcome}\n{stderr}");
+    assert_eq!(outcome.violation(), None, "{outcome}\n{stderr}");
+    assert_gone(outcome);
+}
+
+/// VAREK killed the guest for this cause.
+#[track_caller]
+pub fn assert_killed(outcome: &Outcome, cause: &Cause) {
+    let output = (outcome.stdout.to_text(), outcome.stderr.to_text());
+    assert_eq!(outcome.termination, Termination::Killed(cause.clone()), "{outcome}\n{output:?}");
+    assert!(outcome.violation().is_some(), "{outcome}");
+    assert_gone(outcome);
+}
+
+/// The record of a denied call.
+#[track_caller]
+pub fn denied<'a>(outcome: &'a Outcome, call: &str) -> &'a DeniedCall {
+    let found = outcome.denials.iter().find(|(name, _)| *name == call);
+    let stderr = outcome.stderr.to_text();
+    found.unwrap_or_else(|| panic!("{call} is no denied call of: {outcome}\n{stderr}")).1
+}
+
+/// The limits of this resource that the run met.
+pub fn hits(outcome: &Outcome, resource: Resource) -> Vec<&LimitHit> {
+    outcome.limits_hit.iter().filter(|hit| hit.resource == resource).collect()
+}
+
+/// The one limit of this resource that the run met.
+#[track_caller]
+pub fn hit(outcome: &Outcome, resource: Resource) -> &LimitHit {
+    match hits(outcome, resource)[..] {
+        [hit] => hit,
+        _ => panic!("not one hit of {resource}: {outcome}"),
+    }
+}
+
+/// Runs Python source without a sandbox, as the embedder, and gives its stdout: what the same source does
+/// where nothing holds it back.
+#[track_caller]
+pub fn unconfined(source: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new("python3")
+        .args(["-c", source])
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A directory that guests can walk through, as they cannot through one of `tempfile`'s own mode 0700.
+pub fn open_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}
+
+/// Compiles a static C program to `directory/name`; `None`, which is said, where this host has no compiler.
+pub fn compiled(test: &str, directory: &Path, name: &str, source: &str) -> Option<PathBuf> {
+    let (text, program) = (directory.join(format!("{name}.c")), directory.join(name));
+    std::fs::write(&text, source).unwrap();
+    let compiler = std::process::Command::new("cc")
+        .args(["-static", "-O1", "-w", "-o"])
+        .args([&program, &text])
+        .output();
+    match compiler {
+        Ok(output) if output.status.success() => {
+            // Not left to the umask of whoever runs the tests.
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            Some(program)
+        }
+        Ok(output) => {
+            not_run(test, &format!("cc -static: {}", String::from_utf8_lossy(&output.stderr)));
+            None
+        }
+        Err(error) => {
+            not_run(test, &format!("cc: {error}"));
+            None
+        }
+    }
 }
