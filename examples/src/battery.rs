@@ -107,7 +107,7 @@ pub fn run(mut before: impl FnMut(&str)) -> Manifest {
     let (sandbox, configured) = configure_succeeds(&host);
     check("configure_succeeds", configured);
     let mut python = String::new();
-    let tries: [(&'static str, fn(&Sandbox) -> Tried); 3] = [
+    let tries: [(&'static str, Try); 3] = [
         ("benign_payload", benign_payload),
         ("execve_denied", execve_denied),
         ("wallclock_enforced", wallclock_enforced),
@@ -148,6 +148,9 @@ pub fn run(mut before: impl FnMut(&str)) -> Manifest {
         checks,
     }
 }
+
+/// A check that runs a guest.
+type Try = fn(&Sandbox) -> Tried;
 
 /// A verdict and what was measured; an error where VAREK itself failed.
 type Tried = Result<(Judged, Map<String, Value>), Error>;
@@ -279,7 +282,7 @@ fn execve_denied(sandbox: &Sandbox) -> Tried {
     });
     let mut measurements = measured(&outcome);
     measurements.insert(
-        "execve_denied".into(),
+        "execve_count".into(),
         outcome.denials.count("execve").into(),
     );
     measurements.insert("control".into(), Value::Object(measured(&control)));

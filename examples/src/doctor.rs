@@ -4,7 +4,7 @@ use serde::Serialize;
 use varek_core::{Enforcement, Error, Host, LayerStatus, Missing, Policy, Sandbox};
 
 use crate::evidence;
-use crate::terminal::{Cell, Style, table};
+use crate::terminal::{Cell, Column, Style, table};
 
 /// Everything that the doctor found.
 #[derive(Clone, Debug, Serialize)]
@@ -87,7 +87,11 @@ impl Diagnosis {
             let (name, value) = line.split_once("  ").unwrap_or((line, ""));
             vec![Cell::new(name.trim()), Cell::new(value.trim())]
         });
-        let mut text = table(style, &["this host", ""], facts);
+        let mut text = table(
+            style,
+            &[Column::whole("this host"), Column::text("")],
+            facts,
+        );
         for preset in &self.presets {
             text.push_str("\n\n");
             text.push_str(&preset.render(style));
@@ -138,7 +142,7 @@ impl Preset {
                 vec![Cell::new(layer.to_string()), Cell::verdict(good, text)]
             });
             let [name, what] = headers("what is in force".to_owned());
-            return table(style, &[&name, &what], rows);
+            return table(style, &[Column::whole(&name), Column::text(&what)], rows);
         }
         let mut rows: Vec<_> = self
             .missing
@@ -157,7 +161,7 @@ impl Preset {
                 .map(|error| vec![Cell::new("error"), Cell::verdict(false, error)]),
         );
         let [name, what] = headers("why it cannot be used here".to_owned());
-        table(style, &[&name, &what], rows)
+        table(style, &[Column::whole(&name), Column::text(&what)], rows)
     }
 }
 

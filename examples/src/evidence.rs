@@ -22,10 +22,8 @@ pub fn denied(outcome: &Outcome, call: &str) -> Judged {
             if denial.syscall.as_deref() == Some(call)
                 && matches!(denial.answer, Answer::Errno(_)) =>
         {
-            Ok(format!(
-                "{call} denied {} times, first {denial}",
-                outcome.denials.count(call)
-            ))
+            let count = outcome.denials.count(call);
+            Ok(format!("{} ×{count}", brief(outcome.violation())))
         }
         Some(other) => Err(format!("the first boundary event is another: {other}")),
         None => Err(format!(
@@ -126,6 +124,16 @@ pub fn printed(outcome: &Outcome, text: &str) -> Judged {
     }
     let shown: String = stdout.chars().take(200).collect();
     Err(format!("stdout is {shown:?}, not {text:?}"))
+}
+
+/// A boundary event for a table, without registers and counters; empty where there is none.
+pub fn brief(violation: Option<&Violation>) -> String {
+    match violation {
+        Some(Violation::Denied(denial)) => format!("denied {} {}", denial.name(), denial.answer),
+        Some(Violation::Limit(hit)) => format!("{} limit met", hit.resource),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    }
 }
 
 /// The first boundary event in words; empty where there is none.

@@ -1,6 +1,6 @@
 //! What becomes of real payloads under real Python: each row says what has to become of it, and why.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use varek_core::{
@@ -25,7 +25,7 @@ pub struct Payload {
     /// What it tries.
     pub tries: &'static str,
     source: String,
-    policy: fn(Policy) -> Policy,
+    policy: Policy,
     judge: fn(&Outcome) -> Judged,
 }
 
@@ -64,13 +64,13 @@ impl Payload {
             name,
             tries,
             source: source.into(),
-            policy: |policy| policy,
+            policy: policy(),
             judge,
         }
     }
 
-    fn under(mut self, policy: fn(Policy) -> Policy) -> Self {
-        self.policy = policy;
+    fn under(mut self, change: impl FnOnce(Policy) -> Policy) -> Self {
+        self.policy = change(self.policy);
         self
     }
 
@@ -80,11 +80,12 @@ impl Payload {
     ///
     /// When VAREK could not run it.
     pub fn run(&self, usual: &Sandbox, host: &Host) -> Result<Shown, Error> {
-        let own = (self.policy)(policy());
-        let outcome = if own == *usual.policy() {
+        let outcome = if self.policy == *usual.policy() {
             usual.run(Command::python(self.source.as_str()))?
         } else {
-            let sandbox = Sandbox::builder(own).host(host.clone()).build()?;
+            let sandbox = Sandbox::builder(self.policy.clone())
+                .host(host.clone())
+                .build()?;
             sandbox.run(Command::python(self.source.as_str()))?
         };
         let judged = (self.judge)(&outcome).and_then(|evidence| match &outcome.cleanup {
@@ -102,6 +103,9 @@ pub struct Secret {
 }
 
 impl Secret {
+    /// What is in it.
+    const TEXT: &str = "a secret of the embedder";
+
     /// Makes it.
     ///
     /// # Errors
@@ -114,7 +118,7 @@ impl Secret {
             .prefix("varek-demo-")
             .permissions(open)
             .tempdir()?;
-        std::fs::write(directory.path().join("key"), "a secret of the embedder\n")?;
+        std::fs::write(directory.path().join("key"), Self::TEXT)?;
         Ok(Self { directory })
     }
 
@@ -176,16 +180,15 @@ fn harmless() -> Vec<Payload> {
                 "x += 1  # one of many\n".repeat(50_000)
             ),
             |o| says(o, "50000"),
-        ),
+        )
+        .under(|policy| policy.memory(512 * MIB)),
     ]
 }
 
 fn refused(secret: &Secret) -> Vec<Payload> {
-    let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
+    let home = std::env::var("HOME").unwrap_or_else(|_| "/home".into());
     let paths = [PathBuf::from(home).join(".ssh"), secret.path()];
-    let paths = paths
-        .map(|path| serde_json::Value::from(path.to_string_lossy()).to_string())
-        .join(", ");
+    let paths = paths.map(|path| literal(&path)).join(", ");
     vec![
         Payload::new(
             "subprocess",
@@ -235,7 +238,19 @@ fn refused(secret: &Secret) -> Vec<Payload> {
                 other => Err(format!("it printed {other:?}")),
             },
         ),
+        Payload::new(
+            "granted file",
+            "reads that file where the policy grants it",
+            format!("print(open({}).read())", literal(&secret.path())),
+            |o| says(o, Secret::TEXT),
+        )
+        .under(|policy| policy.read(secret.path())),
     ]
+}
+
+/// A path as Python writes it, which is as JSON does.
+fn literal(path: &Path) -> String {
+    serde_json::Value::from(path.to_string_lossy()).to_string()
 }
 
 fn bounded() -> Vec<Payload> {
@@ -276,10 +291,10 @@ fn bounded() -> Vec<Payload> {
                      time.sleep(0.05)",
             |o| {
                 let hit = evidence::limit_hit(o, Resource::Pids)?;
-                let killed = evidence::killed(o, &Cause::WallClock)?;
+                evidence::killed(o, &Cause::WallClock)?;
                 match o.usage.pids_peak {
                     Some(peak) if peak > PIDS => Err(format!("{peak} processes")),
-                    _ => Ok(format!("{hit}; {killed}")),
+                    _ => Ok(hit),
                 }
             },
         )
@@ -311,9 +326,9 @@ fn bounded() -> Vec<Payload> {
 }
 
 fn out_of_memory(outcome: &Outcome) -> Judged {
-    let killed = evidence::killed(outcome, &Cause::OutOfMemory)?;
+    evidence::killed(outcome, &Cause::OutOfMemory)?;
     let hit = evidence::limit_hit(outcome, Resource::Memory)?;
-    evidence::printed(outcome, "").map(|_| format!("{killed}; {hit}"))
+    evidence::printed(outcome, "").map(|_| hit)
 }
 
 fn left_behind() -> Vec<Payload> {

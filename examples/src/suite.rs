@@ -10,7 +10,7 @@ use serde::Serialize;
 use varek_core::{Command, Error, Outcome, Policy, Sandbox};
 
 use crate::evidence::{self, Judged};
-use crate::terminal::Cell;
+use crate::terminal::{Cell, Column};
 
 /// The policy of every row but what a row says itself.
 pub fn policy() -> Policy {
@@ -151,6 +151,7 @@ impl Payload {
             timed_out: outcome.timed_out(),
             killed_by_signal: evidence::signal(outcome),
             violation: evidence::violation(outcome),
+            brief: evidence::brief(outcome.violation()),
             wall_clock_s: outcome.usage.wall_clock.as_secs_f64(),
             evidence: judged.unwrap_or_else(|instead| instead),
         }
@@ -178,6 +179,8 @@ pub struct Row {
     pub killed_by_signal: i32,
     /// The first boundary event; empty where there is none.
     pub violation: String,
+    #[serde(skip)]
+    brief: String,
     /// Seconds.
     pub wall_clock_s: f64,
     /// What the verdict stands on.
@@ -185,18 +188,18 @@ pub struct Row {
 }
 
 impl Row {
-    /// The headers of [`Row::cells`].
-    pub const HEADERS: [&'static str; 10] = [
-        "name",
-        "category",
-        "expected",
-        "matched",
-        "exit_code",
-        "contained",
-        "timed_out",
-        "killed_by_signal",
-        "violation",
-        "wall_clock_s",
+    /// The columns of [`Row::cells`].
+    pub const COLUMNS: [Column<'static>; 10] = [
+        Column::whole("name"),
+        Column::whole("category"),
+        Column::text("expected"),
+        Column::text("matched"),
+        Column::text("exit_code"),
+        Column::text("contained"),
+        Column::text("timed_out"),
+        Column::text("killed_by_signal"),
+        Column::text("violation"),
+        Column::whole("wall_clock_s"),
     ];
 
     /// The row of a table.
@@ -219,7 +222,7 @@ impl Row {
             Cell::new(self.contained.to_string()),
             Cell::new(self.timed_out.to_string()),
             Cell::new(self.killed_by_signal.to_string()),
-            Cell::new(self.violation.clone()),
+            Cell::new(self.brief.clone()),
             Cell::new(format!("{:.3}", self.wall_clock_s)),
         ]
     }

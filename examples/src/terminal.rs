@@ -3,11 +3,16 @@
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 
-use comfy_table::{Attribute, Cell as TableCell, Color, ContentArrangement, Table, presets};
+use comfy_table::{
+    Attribute, Cell as TableCell, Color, ColumnConstraint, ContentArrangement, Table, presets,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// How wide a table is where there is no terminal and no `COLUMNS`.
-const WIDTH: u16 = 140;
+const WIDTH: u16 = 160;
+
+/// From this width on, a table has room for columns that stay in one piece.
+const ROOMY: u16 = 120;
 
 /// How a stream shows text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +103,31 @@ impl Cell {
     }
 }
 
-/// A table with these headers.
-pub fn table(style: Style, headers: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
+/// One column of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column<'a> {
+    name: &'a str,
+    whole: bool,
+}
+
+impl<'a> Column<'a> {
+    /// A column whose text is broken into lines where the table needs the room.
+    pub const fn text(name: &'a str) -> Self {
+        Self { name, whole: false }
+    }
+
+    /// A column of names or figures, which stay in one piece on a terminal that is wide enough.
+    pub const fn whole(name: &'a str) -> Self {
+        Self { name, whole: true }
+    }
+}
+
+/// A table with these columns.
+pub fn table(
+    style: Style,
+    columns: &[Column<'_>],
+    rows: impl IntoIterator<Item = Vec<Cell>>,
+) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
     table.set_content_arrangement(ContentArrangement::Dynamic);
@@ -115,9 +143,9 @@ pub fn table(style: Style, headers: &[&str], rows: impl IntoIterator<Item = Vec<
         table.set_width(width);
     }
     table.set_header(
-        headers
+        columns
             .iter()
-            .map(|name| TableCell::new(name).add_attribute(Attribute::Bold)),
+            .map(|column| TableCell::new(column.name).add_attribute(Attribute::Bold)),
     );
     for row in rows {
         table.add_row(row.into_iter().map(|cell| {
@@ -128,6 +156,13 @@ pub fn table(style: Style, headers: &[&str], rows: impl IntoIterator<Item = Vec<
                 Tone::Bad => shown.fg(Color::Red).add_attribute(Attribute::Bold),
             }
         }));
+    }
+    if table.width().is_none_or(|width| width >= ROOMY) {
+        for (shown, column) in table.column_iter_mut().zip(columns) {
+            if column.whole {
+                shown.set_constraint(ColumnConstraint::ContentWidth);
+            }
+        }
     }
     // The last column needs no white space behind it.
     table.trim_fmt()
@@ -204,7 +239,7 @@ mod tests {
                 colour: false,
                 width: Some(50),
             },
-            &["what", "ok"],
+            &[Column::text("what"), Column::text("ok")],
             rows(),
         );
         assert!(
@@ -217,7 +252,7 @@ mod tests {
                 colour: true,
                 width: Some(50),
             },
-            &["what", "ok"],
+            &[Column::text("what"), Column::text("ok")],
             rows(),
         );
         assert!(colour.contains('\u{1b}'));

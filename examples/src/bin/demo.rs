@@ -10,17 +10,17 @@ use anyhow::Context as _;
 use varek_core::{Host, MIB, Sandbox};
 use varek_examples::evidence;
 use varek_examples::showcase::{Secret, Shown, payloads, policy};
-use varek_examples::terminal::{Cell, Style, progress, table};
+use varek_examples::terminal::{Cell, Column, Style, progress, table};
 
-const HEADERS: [&str; 8] = [
-    "payload",
-    "tries",
-    "as expected",
-    "termination",
-    "evidence",
-    "wall",
-    "cpu",
-    "memory peak",
+const COLUMNS: [Column<'static>; 8] = [
+    Column::text("payload"),
+    Column::text("tries"),
+    Column::text("as expected"),
+    Column::text("termination"),
+    Column::text("evidence"),
+    Column::whole("wall"),
+    Column::whole("cpu"),
+    Column::whole("memory peak"),
 ];
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -48,7 +48,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     bar.finish_and_clear();
 
-    println!("{}", table(Style::stdout(), &HEADERS, rows));
+    println!("{}", table(Style::stdout(), &COLUMNS, rows));
     let right = payloads.len() - wrong;
     println!(
         "\n{right} of {} payloads ended as expected, each with its evidence.",

@@ -75,7 +75,7 @@ fn main() -> anyhow::Result<()> {
         io::stdout(),
         jobs,
         arguments.longest_line.saturating_mul(mib),
-        executor,
+        &executor,
     )
     .context("the session ended early")?;
     Ok(())

@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<ExitCode> {
         writeln!(stdout, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         let rows = report.rows.iter().map(Row::cells);
-        writeln!(stdout, "{}", table(Style::stdout(), &Row::HEADERS, rows))?;
+        writeln!(stdout, "{}", table(Style::stdout(), &Row::COLUMNS, rows))?;
         let matched = report.rows.len() - report.divergences;
         writeln!(
             stdout,

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 use varek_examples::battery;
-use varek_examples::terminal::{Cell, Style, progress, table};
+use varek_examples::terminal::{Cell, Column, Style, progress, table};
 
 /// Checks whether this host keeps VAREK's promises, and prints the manifest as JSON.
 ///
@@ -23,6 +23,12 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
+
+const COLUMNS: [Column<'static>; 3] = [
+    Column::whole("check"),
+    Column::whole("result"),
+    Column::text("detail"),
+];
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
@@ -42,10 +48,7 @@ fn main() -> anyhow::Result<ExitCode> {
         ]
     });
     let summary = manifest.summary;
-    eprintln!(
-        "{}",
-        table(Style::stderr(), &["check", "result", "detail"], rows)
-    );
+    eprintln!("{}", table(Style::stderr(), &COLUMNS, rows));
     eprintln!("{} of {} checks passed.", summary.passed, summary.total);
 
     let text = serde_json::to_string_pretty(&manifest)? + "\n";

@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use varek_core::{Child, Command, Event, Host, Outcome, Policy, Sandbox, Sink};
+use varek_core::{Child, Command, Error, Event, Host, Outcome, Policy, Sandbox, Sink};
 
 use super::events::{EventLog, Kept};
 use super::request::{Input, Request};
-use super::respond::{Refusal, Response, Status};
+use super::respond::{Refusal, Response, Seconds, Status};
 use super::serve::{Answer, Line};
 use super::settings;
 use super::spill::{self, Place};
@@ -82,7 +82,7 @@ impl Executor {
             }
             Prepared {
                 digest,
-                sandbox: builder.build()?,
+                sandbox: builder.build().map_err(unbuilt)?,
                 log,
             }
         };
@@ -126,6 +126,7 @@ impl Executor {
             status: Status::Ok,
             reason: None,
             summary: Some(outcome.to_string()),
+            seconds: Some(Seconds::from(&outcome.usage)),
             policy: Some(prepared.digest),
             outcome: Some(Box::new(outcome)),
             events,
@@ -165,6 +166,17 @@ impl Answer for Executor {
     }
 }
 
+/// Groups that cannot be made are something that the host lacks, as long as nothing runs in them.
+fn unbuilt(error: Error) -> Refusal {
+    let groups = matches!(error, Error::Group { .. });
+    let refusal = Refusal::from(error);
+    if groups {
+        Refusal::unsupported(refusal.reason)
+    } else {
+        refusal
+    }
+}
+
 /// The file that holds a code argument that is too long to be one.
 fn spilled_name(line: u64) -> String {
     format!(".varek-code-{line}")
@@ -200,9 +212,10 @@ impl Prepare<'_> {
             .envs(request.environment.iter().flatten());
         for (path, contents) in request.files.iter().flatten() {
             let bytes = contents.bytes.clone();
-            command = match contents.executable {
-                true => command.executable(path, bytes),
-                false => command.file(path, bytes),
+            command = if contents.executable {
+                command.executable(path, bytes)
+            } else {
+                command.file(path, bytes)
             };
         }
         if let Some(scratch) = &request.scratch {
@@ -332,7 +345,7 @@ impl Cancel {
     }
 
     /// Waits for a guest, and kills it where that was asked for before or meanwhile.
-    fn wait(&self, mut child: Child) -> Result<Outcome, varek_core::Error> {
+    fn wait(&self, mut child: Child) -> Result<Outcome, Error> {
         let thread = std::thread::current();
         self.waiting().push(thread.clone());
         let waker = Waker::from(Arc::new(Unpark(thread.clone())));

@@ -15,5 +15,5 @@ mod spill;
 
 pub use execute::Executor;
 pub use request::{FileContents, Input, Request};
-pub use respond::{Refusal, Response, Status};
+pub use respond::{Refusal, Response, Seconds, Status};
 pub use serve::{Answer, Line, Served, serve};

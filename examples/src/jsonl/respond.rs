@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use varek_core::{Error, Event, Outcome};
+use varek_core::{Error, Event, Outcome, Usage};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -74,6 +74,24 @@ impl From<Error> for Refusal {
     }
 }
 
+/// What a run used, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Seconds {
+    /// From the start of the guest to the end of its tree.
+    pub wall_clock: f64,
+    /// User and system time of the tree.
+    pub cpu: f64,
+}
+
+impl From<&Usage> for Seconds {
+    fn from(usage: &Usage) -> Self {
+        Self {
+            wall_clock: usage.wall_clock.as_secs_f64(),
+            cpu: (usage.cpu_user + usage.cpu_system).as_secs_f64(),
+        }
+    }
+}
+
 /// One response.
 #[derive(Debug, Serialize)]
 pub struct Response {
@@ -89,6 +107,9 @@ pub struct Response {
     /// The outcome in one line, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
+    /// What the run used, in seconds; `outcome.usage` has the same as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<Seconds>,
     /// The digest of the policy that was in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
@@ -112,6 +133,7 @@ impl Response {
             status: refusal.status,
             reason: Some(refusal.reason),
             summary: None,
+            seconds: None,
             policy: None,
             outcome: None,
             events: None,

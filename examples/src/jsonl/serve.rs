@@ -55,7 +55,7 @@ pub fn serve(
     mut output: impl Write,
     jobs: usize,
     longest: usize,
-    answer: Arc<impl Answer>,
+    answer: &Arc<impl Answer>,
 ) -> io::Result<Served> {
     let jobs = jobs.clamp(1, 1024);
     let gate = Arc::new(Gate::default());
@@ -288,7 +288,7 @@ mod tests {
         // A tiny buffer, so that lines come in pieces.
         let input = BufReader::with_capacity(3, Cursor::new(input.to_vec()));
         let answer = Arc::new(answer);
-        let served = serve(input, &mut output, jobs, 8, answer.clone()).unwrap();
+        let served = serve(input, &mut output, jobs, 8, &answer).unwrap();
         assert_eq!(answer.closed.load(Ordering::SeqCst), 1);
         let lines = String::from_utf8(output).unwrap();
         let mut lines: Vec<_> = lines
@@ -380,7 +380,7 @@ mod tests {
         let (_keep, open) = mpsc::channel();
         let input = BufReader::new(Open(Cursor::new(b"a\nb\n".to_vec()), open));
         let answer = Arc::new(Echo::default());
-        (serve(input, Gone(0, kind), 2, 8, answer.clone()), answer)
+        (serve(input, Gone(0, kind), 2, 8, &answer), answer)
     }
 
     #[test]
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn input_that_cannot_be_read_is_an_error() {
         let answer = Arc::new(Echo::default());
-        let error = serve(BufReader::new(Broken), Vec::new(), 2, 8, answer).unwrap_err();
+        let error = serve(BufReader::new(Broken), Vec::new(), 2, 8, &answer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }
 }

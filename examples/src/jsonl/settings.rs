@@ -224,7 +224,7 @@ fn refuse_unkept(request: &Request, policy: &Policy) -> Result<(), Refusal> {
     };
     let [network, namespaces] = UNBUILT.map(|(name, instead)| refusal(name, instead));
     if let Some(asked) = &request.network
-        && !(none(asked) && !policy.syscalls.allows("socket"))
+        && (!none(asked) || policy.syscalls.allows("socket"))
     {
         return Err(network);
     }
@@ -243,7 +243,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use varek_core::{Layer, MIB, Overflow};
+    use varek_core::{CpuShare, Layer, MIB, Overflow};
 
     use super::super::respond::Status;
     use super::*;
@@ -286,7 +286,7 @@ mod tests {
         .unwrap();
         assert_eq!(policy.limits.pids, Some(9));
         assert_eq!(policy.limits.memory, Some(MIB));
-        assert_eq!(policy.limits.cpu.map(|share| share.as_percent()), Some(50));
+        assert_eq!(policy.limits.cpu.map(CpuShare::as_percent), Some(50));
         assert_eq!(policy.overflow, Overflow::Kill);
         assert_eq!(
             (policy.denials.total, policy.denials.per_second),
