@@ -478,6 +478,7 @@ fn cancelled_and_dropped_guests_are_dead_with_their_trees() {
     assert_eq!(outcome.violation(), None);
     assert!(!alive(&daemon));
     assert_gone(&outcome);
+    drop(child);
 
     let (child, daemon) = start();
     drop(child);
