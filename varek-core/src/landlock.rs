@@ -6,7 +6,7 @@
 //! when its dentry was reclaimed and nobody held it.
 
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -16,6 +16,7 @@ use landlock::{
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::child::sys as child_sys;
 use crate::error::Error;
 use crate::filesystem::Filesystem;
 
@@ -132,6 +133,23 @@ impl Grants {
         above_stdio(made).map_err(|errno| Error::io("duplicate the Landlock ruleset", errno))
     }
 
+    /// Adds one more grant to a ruleset that was made here.
+    ///
+    /// # References
+    ///
+    /// landlock_add_rule(2).
+    pub(crate) fn add_to(
+        &self,
+        ruleset: &OwnedFd,
+        path: BorrowedFd<'_>,
+        access: Access,
+    ) -> Result<(), Error> {
+        let directory = is_directory(path).map_err(|errno| Error::io("fstat", errno))?;
+        let rights = access.rights(directory, self.abi).bits();
+        child_sys::landlock_add_path(ruleset.as_raw_fd(), rights, path.as_raw_fd())
+            .map_err(|errno| Error::io("landlock_add_rule", Errno::from_raw_os_error(errno)))
+    }
+
     fn empty(&self) -> Result<RulesetCreated, RulesetError> {
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
@@ -240,7 +258,6 @@ fn is_directory(path: BorrowedFd<'_>) -> Result<bool, Errno> {
 /// Where the embedder closed its stdio, new descriptors are 0, 1 and 2, and the child's dup3 of the
 /// guest's stdio would overwrite them.
 fn above_stdio(low: OwnedFd) -> Result<OwnedFd, Errno> {
-    use std::os::fd::AsRawFd as _;
     if low.as_raw_fd() >= 3 {
         Ok(low)
     } else {

@@ -22,7 +22,8 @@ use crate::child::sys::{
 use crate::command::{Command, Input, InputKind, Output, OutputKind, ScratchFile};
 use crate::error::Error;
 use crate::identity::Lease;
-use crate::landlock::Access;
+use crate::kits::{Kit, Kits};
+use crate::landlock::{Access, Grants};
 use crate::pipe::ByteQueue;
 use crate::policy::Policy;
 use crate::sandbox::Sealed;
@@ -68,6 +69,7 @@ pub(crate) struct RunPlan {
     pub(crate) report: Arc<Report>,
     pub(crate) group: Group,
     pub(crate) scratch: Scratch,
+    /// Given back after everything else that is of this uid.
     pub(crate) lease: Option<Lease>,
     pub(crate) stdin: Option<(OwnedFd, Arc<ByteQueue>)>,
     /// Whether the embedder writes to stdin itself.
@@ -80,81 +82,69 @@ pub(crate) struct RunPlan {
 }
 
 /// Prepares a run. Everything that was made is removed again when this fails.
-pub(crate) fn prepare(sealed: &Sealed, mut command: Command) -> Result<(ChildPlan, RunPlan), Error> {
+pub(crate) fn prepare(
+    sealed: &Sealed,
+    kits: &Kits,
+    mut command: Command,
+) -> Result<(ChildPlan, RunPlan), Error> {
     let policy = &sealed.policy;
     let stdin = std::mem::replace(&mut command.stdin, Input::null()).0;
     let stdout = std::mem::replace(&mut command.stdout, Output::null()).0;
     let stderr = std::mem::replace(&mut command.stderr, Output::null()).0;
     let stdin_piped = matches!(stdin, InputKind::Piped);
-    let run = RunId::random().map_err(|e| Error::io("getrandom", e))?;
     let program = find_program(policy, &command.program)?;
     let image = Image::open(&program)?;
-    let lease = sealed.uids.as_ref().map(crate::identity::UidPool::take).transpose()?;
-    let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
-    if identity.is_some() {
+    if sealed.uids.is_some() {
         reachable(&program)?;
         if let Some(interpreter) = &image.interpreter {
             reachable(interpreter)?;
         }
     }
 
+    let Kit { run, ruleset, scratch, group, lease } = kits.take(sealed)?;
+    let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
     let scratch = match &command.scratch {
         Some(path) => Scratch::adopt(path, identity)?,
-        None => Scratch::create(&sealed.scratch_base, &run.to_string(), identity)?,
+        None => scratch,
     };
-    let made = fill(&scratch, &command.files).and_then(|()| {
-        let (argv, envp) = strings(policy, &command, scratch.path())?;
-        let directory = working_directory(&command, &scratch)?;
-        let ruleset = ruleset(sealed, &image, &scratch)?;
-        let streams = Streams::open(stdin, stdout, stderr)?;
-        let group = sealed.subtree.create(&run.to_string(), &sealed.group_limits)?;
-        Ok((argv, envp, directory, ruleset, streams, group))
-    });
-    let (argv, envp, directory, ruleset, streams, group) = match made {
-        Ok(made) => made,
-        // The scratch directory goes with its value.
-        Err(error) => return Err(error),
-    };
-    let prepared = (|| {
-        let permit = Permit::random().map_err(|e| Error::io("getrandom", e))?;
-        let placements = group.placements().iter().map(above_stdio).collect::<Result<_, _>>()?;
-        let report = Arc::new(Report::new());
-        let (filter_flags, permit_words) = (
-            if sealed.reports_denials {
-                SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
-            } else {
-                0
-            },
-            permit.words(),
-        );
-        Ok(ChildPlan {
-            report,
-            group: above_stdio(group.directory())?,
-            placements,
-            directory,
-            rlimits: rlimits(policy, sealed.host.cpus),
-            open_files: nofile(policy),
-            privileged: sealed.privileged,
-            identity,
-            ruleset,
-            filter: sealed.program.with_permit(&permit),
-            filter_flags,
-            stdio: streams.child,
-            program: c_string("the program's path", program.as_os_str())?,
-            arguments: argv,
-            environment: envp,
-            permit: permit_words,
-            #[cfg(feature = "test-hooks")]
-            hold_at: command.hold_at,
-        })
-    })();
-    let child = match prepared {
-        Ok(child) => child,
-        Err(error) => {
-            // An empty group that was just made goes at the first try; the sweep is behind it.
-            let _ = group.remove();
-            return Err(error);
+    fill(&scratch, &command.files)?;
+    let (arguments, environment) = strings(policy, &command, scratch.path())?;
+    let ruleset = match (ruleset, &sealed.grants) {
+        (Some(ruleset), Some(grants)) => {
+            image.allow(grants, &ruleset)?;
+            if command.scratch.is_some() {
+                grants.add_to(&ruleset, scratch.directory(), Access::Write)?;
+            }
+            Some((ruleset, grants.own_proc_rights()))
         }
+        _ => None,
+    };
+    let streams = Streams::open(stdin, stdout, stderr)?;
+    let permit = Permit::random().map_err(|e| Error::io("getrandom", e))?;
+    let filter_flags = if sealed.reports_denials {
+        SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+    } else {
+        0
+    };
+    let child = ChildPlan {
+        report: Arc::new(Report::new()),
+        group: above_stdio(group.directory())?,
+        placements: group.placements().iter().map(above_stdio).collect::<Result<_, _>>()?,
+        directory: working_directory(&command, &scratch)?,
+        rlimits: rlimits(policy, sealed.host.cpus),
+        open_files: nofile(policy),
+        privileged: sealed.privileged,
+        identity,
+        ruleset,
+        filter: sealed.program.with_permit(&permit),
+        filter_flags,
+        stdio: streams.child,
+        program: c_string("the program's path", program.as_os_str())?,
+        arguments,
+        environment,
+        permit: permit.words(),
+        #[cfg(feature = "test-hooks")]
+        hold_at: command.hold_at,
     };
     let run = RunPlan {
         run,
@@ -208,6 +198,15 @@ struct Image {
 }
 
 impl Image {
+    /// Lets the kernel execute the file and its interpreter.
+    fn allow(&self, grants: &Grants, ruleset: &OwnedFd) -> Result<(), Error> {
+        grants.add_to(ruleset, self.file.as_fd(), Access::Execute)?;
+        match &self.interpreter_file {
+            Some(interpreter) => grants.add_to(ruleset, interpreter.as_fd(), Access::Execute),
+            None => Ok(()),
+        }
+    }
+
     fn open(program: &Path) -> Result<Self, Error> {
         let cannot = |reason: String| Error::Program { program: program.to_owned(), reason };
         let meta = std::fs::metadata(program).map_err(|e| match e.kind() {
@@ -335,19 +334,6 @@ fn working_directory(command: &Command, scratch: &Scratch) -> Result<OwnedFd, Er
         reason: format!("cannot be opened: {}", io::Error::from(e)),
     })?;
     above_stdio(fd)
-}
-
-fn ruleset(
-    sealed: &Sealed,
-    image: &Image,
-    scratch: &Scratch,
-) -> Result<Option<(OwnedFd, u64)>, Error> {
-    let Some(grants) = &sealed.grants else { return Ok(None) };
-    let mut extra = vec![(scratch.directory(), Access::Write), (image.file.as_fd(), Access::Execute)];
-    if let Some(interpreter) = &image.interpreter_file {
-        extra.push((interpreter.as_fd(), Access::Execute));
-    }
-    Ok(Some((grants.ruleset(&extra)?, grants.own_proc_rights())))
 }
 
 fn rlimits(policy: &Policy, cpus: usize) -> Vec<Rlimit> {

@@ -15,8 +15,10 @@ use crate::cell::Cell;
 use crate::command::{Command, Output};
 use crate::error::{Error, Missing, Problem};
 use crate::handle::Child;
+use crate::guardian::Guardian;
 use crate::host::Host;
 use crate::identity::{Identity, UidPool};
+use crate::kits::Kits;
 use crate::landlock::Grants;
 use crate::layers::{Layers, layers};
 use crate::outcome::Outcome;
@@ -58,6 +60,7 @@ pub(crate) struct Sealed {
     pub(crate) uids: Option<UidPool>,
     pub(crate) privileged: bool,
     pub(crate) subtree: Subtree,
+    guardian: Mutex<Option<Guardian>>,
     pub(crate) group_limits: GroupLimits,
     /// Whether the supervisor has to do what `memory.oom.group` does on unified hosts.
     pub(crate) watches_oom: bool,
@@ -66,11 +69,20 @@ pub(crate) struct Sealed {
     pub(crate) sink: Option<Queue>,
 }
 
+impl Sealed {
+    /// Ends the guardian once there is nothing left to guard.
+    pub(crate) fn dismiss_guardian(&self) {
+        let guardian = self.guardian.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(guardian);
+    }
+}
+
 /// The living part of a sandbox.
 pub(crate) struct Engine {
     pub(crate) sealed: Arc<Sealed>,
     pub(crate) inbox: Arc<Inbox>,
     spawner: Arc<Spawner>,
+    kits: Arc<Kits>,
     places: Arc<Places>,
     next: AtomicU64,
     process: u32,
@@ -231,7 +243,7 @@ impl SandboxBuilder {
             enforcement.record(Layer::Landlock, LayerStatus::Enforced { detail });
         }
         let uids = match (&policy.identity, own_identity) {
-            (Identity::Own(range), true) => Some(UidPool::new(*range)?),
+            (Identity::Own(range), true) => Some(UidPool::new(*range, makes_objects(&policy))?),
             _ => None,
         };
 
@@ -247,6 +259,7 @@ impl SandboxBuilder {
         let watches_oom = layout.hierarchy() == varek_cgroup::Hierarchy::Hybrid
             && required.contains(&Controller::Memory);
         note_unenforced(&subtree, &mut enforcement);
+        let guardian = start_guardian(&subtree, &mut enforcement);
 
         let sink = self
             .sink
@@ -261,6 +274,7 @@ impl SandboxBuilder {
             grants,
             uids,
             subtree,
+            guardian: Mutex::new(guardian),
             group_limits,
             watches_oom,
             enforcement,
@@ -271,9 +285,15 @@ impl SandboxBuilder {
         });
         let inbox = Inbox::new().map_err(|e| Error::io("eventfd", e))?;
         let spawner = Spawner::start().map_err(|e| Error::io("start the spawner thread", e))?;
-        let supervisor = supervisor::start(sealed.clone(), inbox.clone(), spawner.clone());
+        let kits = Kits::start(sealed.clone()).map_err(|e| {
+            spawner.close();
+            Error::io("start the kits thread", e)
+        })?;
+        let supervisor =
+            supervisor::start(sealed.clone(), inbox.clone(), spawner.clone(), kits.clone());
         let supervisor = supervisor.map_err(|e| {
             spawner.close();
+            kits.close();
             Error::io("start the supervisor thread", e)
         })?;
         let places = Places {
@@ -286,6 +306,7 @@ impl SandboxBuilder {
             sealed,
             inbox,
             spawner,
+            kits,
             places: Arc::new(places),
             next: AtomicU64::new(0),
             process: std::process::id(),
@@ -299,6 +320,11 @@ impl fmt::Debug for SandboxBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SandboxBuilder").field("policy", &self.policy).finish_non_exhaustive()
     }
+}
+
+/// Whether guests can make SysV IPC objects, which outlive them and would meet the next holder of their uid.
+fn makes_objects(policy: &Policy) -> bool {
+    ["shmget", "semget", "msgget"].iter().any(|call| policy.syscalls.allows(call))
 }
 
 fn group_limits(
@@ -319,6 +345,23 @@ fn group_limits(
         None => None,
     };
     Ok(group)
+}
+
+/// Who kills the tree when the embedder is killed: the guardian, or where it cannot be started the next sweep.
+fn start_guardian(subtree: &Subtree, enforcement: &mut Enforcement) -> Option<Guardian> {
+    let guardian = subtree
+        .kill_file()
+        .map_err(|error| error.to_string())
+        .and_then(|kill| Guardian::start(kill).map_err(|error| error.to_string()));
+    let (guardian, after) = match guardian {
+        Ok(guardian) => (Some(guardian), "by its guardian".to_owned()),
+        Err(error) => (None, format!("by the next sweep (no guardian: {error})")),
+    };
+    if let Some(LayerStatus::Enforced { detail }) = enforcement.status(Layer::Watchdog) {
+        let detail = format!("{detail}; after the embedder's death the tree is killed {after}");
+        enforcement.record(Layer::Watchdog, LayerStatus::Enforced { detail });
+    }
+    guardian
 }
 
 fn note_unenforced(subtree: &Subtree, enforcement: &mut Enforcement) {
@@ -401,7 +444,7 @@ impl Sandbox {
             return Err(Error::ForkedCopy);
         }
         let place = engine.places.take()?;
-        let (child, run) = plan::prepare(&engine.sealed, command)?;
+        let (child, run) = plan::prepare(&engine.sealed, &engine.kits, command)?;
         let key = engine.next.fetch_add(1, Ordering::Relaxed);
         let cell = Arc::new(Cell::default());
         let ends = Ends::of(&run, key, &engine.inbox);

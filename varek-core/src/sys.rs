@@ -191,3 +191,96 @@ pub(crate) fn block_signals() {
     // SAFETY: `all` is an initialized set; the mask is this thread's own.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) };
 }
+
+/// Bytes of [`guardian_entry`], its padding included.
+const GUARDIAN_SIZE: usize = 128;
+
+/// The guardian's program. It never runs in this process: its bytes become a program of its own.
+///
+/// It closes every descriptor but 0 and 1, reads a byte from 0, and if there is none because the last
+/// writer is gone, writes `1` to 1.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn guardian_entry() -> ! {
+    core::arch::naked_asm!(
+        "2:",
+        "mov eax, 436", // close_range(2, ~0, 0)
+        "mov edi, 2",
+        "mov esi, -1",
+        "xor edx, edx",
+        "syscall",
+        "3:",
+        "xor eax, eax", // read(0, stack, 1)
+        "xor edi, edi",
+        "lea rsi, [rsp - 8]",
+        "mov edx, 1",
+        "syscall",
+        "test rax, rax",
+        "jg 4f", // a byte: the sandbox was closed in good order
+        "cmp rax, -4",
+        "je 3b", // EINTR
+        "mov eax, 1", // write(1, "1", 1)
+        "mov edi, 1",
+        "lea rsi, [rip + 5f]",
+        "mov edx, 1",
+        "syscall",
+        "4:",
+        "mov eax, 231", // exit_group(0)
+        "xor edi, edi",
+        "syscall",
+        "ud2",
+        "5:",
+        ".ascii \"1\"",
+        ".skip {size} - (. - 2b)",
+        size = const GUARDIAN_SIZE,
+    )
+}
+
+/// The guardian's program. It never runs in this process: its bytes become a program of its own.
+///
+/// It closes every descriptor but 0 and 1, reads a byte from 0, and if there is none because the last
+/// writer is gone, writes `1` to 1.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn guardian_entry() -> ! {
+    core::arch::naked_asm!(
+        "2:",
+        "mov x8, #436", // close_range(2, ~0, 0)
+        "mov x0, #2",
+        "mov w1, #-1",
+        "mov x2, #0",
+        "svc #0",
+        "3:",
+        "mov x8, #63", // read(0, stack, 1)
+        "mov x0, #0",
+        "sub x1, sp, #16",
+        "mov x2, #1",
+        "svc #0",
+        "cmp x0, #0",
+        "b.gt 4f", // a byte: the sandbox was closed in good order
+        "cmn x0, #4",
+        "b.eq 3b", // EINTR
+        "mov x8, #64", // write(1, "1", 1)
+        "mov x0, #1",
+        "adr x1, 5f",
+        "mov x2, #1",
+        "svc #0",
+        "4:",
+        "mov x8, #94", // exit_group(0)
+        "mov x0, #0",
+        "svc #0",
+        "brk #1",
+        "5:",
+        ".ascii \"1\"",
+        ".skip {size} - (. - 2b)",
+        size = const GUARDIAN_SIZE,
+    )
+}
+
+/// The bytes of the guardian's program; they run at any address.
+pub(crate) fn guardian_code() -> &'static [u8] {
+    let entry: unsafe extern "C" fn() -> ! = guardian_entry;
+    // SAFETY: the naked function is exactly GUARDIAN_SIZE bytes of this program's text, which is
+    // readable and never changes.
+    unsafe { std::slice::from_raw_parts(entry as *const u8, GUARDIAN_SIZE) }
+}

@@ -96,6 +96,7 @@ pub(crate) struct Setup<'a> {
 /// ECHILD of the parent check: the embedder is gone.
 const ORPHANED: Errno = 10;
 const EINVAL: Errno = 22;
+const ETXTBSY: Errno = 26;
 
 /// Runs every step; ends in the guest's program or in exit_group.
 pub(crate) fn prepare(setup: &Setup<'_>) -> ! {
@@ -191,7 +192,17 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
     sys::prlimit(&setup.open_files)?;
 
     enter(setup, step::EXEC);
-    Err(sys::execve(setup.program, setup.arguments, setup.environment, setup.permit))
+    // A program that was written a moment ago may still be open for writing in a process that another
+    // thread of the embedder has forked and that has not come to its exec yet.
+    let mut tries = 0;
+    loop {
+        let errno =
+            sys::execve(setup.program, setup.arguments, setup.environment, setup.permit);
+        tries += 1;
+        if errno != ETXTBSY || tries == 2000 {
+            return Err(errno);
+        }
+    }
 }
 
 /// Every capability that this kernel knows: the first unknown one ends the walk.

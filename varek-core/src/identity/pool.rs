@@ -36,6 +36,7 @@ pub(crate) struct UidPool {
 #[derive(Debug)]
 struct Shared {
     range: UidRange,
+    makes_objects: bool,
     path: PathBuf,
     /// The process that made the pool; a forked copy must neither take nor give back.
     process: u32,
@@ -78,11 +79,13 @@ enum Refusal {
 impl UidPool {
     /// Opens, and makes where it is not there, the directory of the locks; checks that the range is
     /// mapped. No number is taken yet.
-    pub(crate) fn new(range: UidRange) -> Result<Self, Error> {
-        Self::in_directory(range, Path::new(DIRECTORY))
+    ///
+    /// `makes_objects` says whether guests can make SysV IPC objects, which are then removed after each run.
+    pub(crate) fn new(range: UidRange, makes_objects: bool) -> Result<Self, Error> {
+        Self::in_directory(range, makes_objects, Path::new(DIRECTORY))
     }
 
-    fn in_directory(range: UidRange, path: &Path) -> Result<Self, Error> {
+    fn in_directory(range: UidRange, makes_objects: bool, path: &Path) -> Result<Self, Error> {
         for map in ["/proc/self/uid_map", "/proc/self/gid_map"] {
             let text =
                 std::fs::read_to_string(map).map_err(|error| Error::io_at("read", map, error))?;
@@ -101,6 +104,7 @@ impl UidPool {
         };
         let shared = Shared {
             range,
+            makes_objects,
             path: path.to_owned(),
             process: std::process::id(),
             state: Mutex::new(state),
@@ -278,7 +282,7 @@ impl Drop for Lease {
         let Some(held) = self.held.take() else { return };
         // What the guest left behind would meet the next run of this number. The lock of a number whose
         // objects stay is dropped here: its file stays dirty, and whoever locks it next tries again.
-        let clean = remove_objects(held.uid);
+        let clean = !self.shared.makes_objects || remove_objects(held.uid);
         let mut state = self
             .shared
             .state

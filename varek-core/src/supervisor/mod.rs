@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use varek_telemetry::Cause;
 
 use crate::cell::Cell;
+use crate::kits::Kits;
 use crate::plan::RunPlan;
 use crate::sandbox::Sealed;
 use crate::spawn::{Born, Spawner};
@@ -103,11 +104,12 @@ pub(crate) fn start(
     sealed: Arc<Sealed>,
     inbox: Arc<Inbox>,
     spawner: Arc<Spawner>,
+    kits: Arc<Kits>,
 ) -> io::Result<std::thread::ThreadId> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &inbox.wake, EventData::new_u64(u64::MAX), EventFlags::IN)?;
     let supervisor =
-        Supervisor { sealed, inbox, spawner, epoll, runs: HashMap::new(), closing: false };
+        Supervisor { sealed, inbox, spawner, kits, epoll, runs: HashMap::new(), closing: false };
     let thread = std::thread::Builder::new().name("varek-supervisor".into()).spawn(move || {
         sys::block_signals();
         supervisor.work();
@@ -119,6 +121,7 @@ struct Supervisor {
     sealed: Arc<Sealed>,
     inbox: Arc<Inbox>,
     spawner: Arc<Spawner>,
+    kits: Arc<Kits>,
     epoll: OwnedFd,
     runs: HashMap<Key, Run>,
     closing: bool,
@@ -221,8 +224,10 @@ impl Drop for Supervisor {
         }
         self.runs.clear();
         self.spawner.close();
+        self.kits.close();
         // What cannot be removed now is left to the next sweep.
         let _ = self.sealed.subtree.remove();
+        self.sealed.dismiss_guardian();
         self.inbox.ended.notify_all();
     }
 }

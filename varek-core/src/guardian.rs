@@ -1,0 +1,142 @@
+//! The guardian: a tiny process beside the embedder that kills the whole tree when the embedder dies.
+//!
+//! The parent-death signal reaches a guest's first process alone. The guardian holds the read end of a
+//! pipe whose write end the embedder has, and the `cgroup.kill` of the embedder's parent group. When
+//! the embedder is gone, however it went, the read ends, the guardian writes `1`, and the kernel kills
+//! every process of every run. There is one for a sandbox; it is a static program of 128 bytes of code that maps
+//! one page, and it is started from a sealed memfd, so nothing has to be installed.
+//!
+//! What gets round it: somebody with the embedder's rights who kills the guardian as well, and a forked
+//! copy of the embedder that never execs, which keeps the pipe open. The next sweep is behind both.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::pipe::PipeFlags;
+
+use crate::sys;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Guardian {
+    process: Child,
+    lifeline: File,
+    /// The process that this guards: a forked copy must leave the guardian alone.
+    embedder: u32,
+}
+
+/// Where the code is mapped: the usual address of a static program.
+const BASE: u64 = 0x40_0000;
+const HEADERS: u64 = 64 + 56;
+
+impl Guardian {
+    /// Starts a guardian over the group whose open `cgroup.kill` this is.
+    pub(crate) fn start(kill: OwnedFd) -> io::Result<Self> {
+        let image = image_file()?;
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let process = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()))
+            .arg0("varek-guardian")
+            .env_clear()
+            .current_dir("/")
+            .stdin(read)
+            .stdout(kill)
+            .stderr(Stdio::null())
+            // Out of reach of what a terminal sends to the embedder's group.
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { process, lifeline: File::from(write), embedder: std::process::id() })
+    }
+
+}
+
+impl Drop for Guardian {
+    /// Ends it without a kill.
+    fn drop(&mut self) {
+        if self.embedder != std::process::id() {
+            return;
+        }
+        // It may be gone already, and an embedder that reaps everything may have its status.
+        let _ = self.lifeline.write_all(b"q");
+        let _ = self.process.wait();
+    }
+}
+
+/// The program as a sealed file that only this process can reach.
+fn image_file() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Before Linux 6.3 there is no such flag, and every memfd can be executed.
+    let file = rustix::fs::memfd_create("varek-guardian", flags | MemfdFlags::EXEC)
+        .or_else(|_| rustix::fs::memfd_create("varek-guardian", flags))?;
+    let mut writer = File::from(file);
+    writer.write_all(&image())?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(writer.as_fd(), seals)?;
+    // A file that is open for writing cannot be executed: what is kept is open for reading alone.
+    let reader = File::open(format!("/proc/self/fd/{}", writer.as_raw_fd()))?;
+    Ok(reader.into())
+}
+
+/// A static ELF program: one header, one segment (readable and executable), the code behind them (elf(5)).
+fn image() -> Vec<u8> {
+    const EM_X86_64: u16 = 62;
+    const EM_AARCH64: u16 = 183;
+    let machine = if cfg!(target_arch = "x86_64") { EM_X86_64 } else { EM_AARCH64 };
+    let code = sys::guardian_code();
+    let size = HEADERS + code.len() as u64;
+    let mut image = Vec::with_capacity(256);
+    image.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0"); // 64 bits, little endian, System V
+    image.extend(2_u16.to_le_bytes()); // ET_EXEC
+    image.extend(machine.to_le_bytes());
+    image.extend(1_u32.to_le_bytes()); // EV_CURRENT
+    image.extend((BASE + HEADERS).to_le_bytes()); // e_entry
+    image.extend(64_u64.to_le_bytes()); // e_phoff
+    image.extend(0_u64.to_le_bytes()); // e_shoff
+    image.extend(0_u32.to_le_bytes()); // e_flags
+    for half in [64_u16, 56, 1, 0, 0, 0] {
+        image.extend(half.to_le_bytes()); // e_ehsize, e_phentsize, e_phnum, no sections
+    }
+    image.extend(1_u32.to_le_bytes()); // PT_LOAD
+    image.extend(5_u32.to_le_bytes()); // PF_R | PF_X
+    for word in [0, BASE, BASE, size, size, 0x1_0000] {
+        image.extend(word.to_le_bytes()); // p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
+    }
+    image.extend(code);
+    image
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// A guardian whose kill file is a pipe, so that its write can be seen.
+    fn guarded() -> (Guardian, File) {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        (Guardian::start(write).unwrap(), File::from(read))
+    }
+
+    #[test]
+    fn the_guardian_writes_a_kill_when_the_lifeline_breaks_and_then_exits() {
+        let (mut guardian, mut kill) = guarded();
+        // The only write end goes, as with the embedder's death.
+        guardian.lifeline = File::open("/dev/null").unwrap();
+        let mut written = String::new();
+        kill.read_to_string(&mut written).unwrap();
+        assert_eq!(written, "1");
+        assert!(guardian.process.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_dismissed_guardian_kills_nothing() {
+        let (guardian, mut kill) = guarded();
+        drop(guardian);
+        let mut written = String::new();
+        kill.read_to_string(&mut written).unwrap();
+        assert_eq!(written, "");
+    }
+}

@@ -1,0 +1,123 @@
+//! Kits: what a run needs that does not depend on its command, made while nobody waits for it.
+//!
+//! A group with its limits, a scratch directory, a uid and a ruleset together cost as much as the start
+//! of a small program. A thread of the sandbox keeps a few of them ready; a run that finds none makes its
+//! own. Every kit is used once.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use varek_cgroup::Group;
+use varek_telemetry::RunId;
+
+use crate::error::Error;
+use crate::identity::{Lease, UidPool};
+use crate::landlock::Access;
+use crate::sandbox::Sealed;
+use crate::scratch::Scratch;
+
+/// One kit. The fields are dropped in their order: the uid goes back when nothing of it is left.
+pub(crate) struct Kit {
+    pub(crate) run: RunId,
+    pub(crate) ruleset: Option<OwnedFd>,
+    pub(crate) scratch: Scratch,
+    pub(crate) group: Group,
+    pub(crate) lease: Option<Lease>,
+}
+
+impl Kit {
+    fn make(sealed: &Sealed) -> Result<Self, Error> {
+        let run = RunId::random().map_err(|e| Error::io("getrandom", e))?;
+        let lease = sealed.uids.as_ref().map(UidPool::take).transpose()?;
+        let owner = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
+        let scratch = Scratch::create(&sealed.scratch_base, &format!("varek-{run}"), owner)?;
+        let granted = [(scratch.directory(), Access::Write)];
+        let ruleset = sealed.grants.as_ref().map(|grants| grants.ruleset(&granted)).transpose()?;
+        let group = sealed.subtree.create(&run.to_string(), &sealed.group_limits)?;
+        Ok(Self { run, ruleset, scratch, group, lease })
+    }
+}
+
+#[derive(Default)]
+struct State {
+    ready: Vec<Kit>,
+    making: bool,
+    closed: bool,
+}
+
+/// The kits that are ready.
+#[derive(Default)]
+pub(crate) struct Kits {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// How many kits are kept ready.
+const READY: usize = 2;
+
+impl Kits {
+    /// Starts the thread that makes them.
+    pub(crate) fn start(sealed: Arc<Sealed>) -> std::io::Result<Arc<Self>> {
+        let kits = Arc::new(Self::default());
+        let mine = kits.clone();
+        std::thread::Builder::new().name("varek-kits".into()).spawn(move || {
+            crate::sys::block_signals();
+            mine.work(&sealed);
+        })?;
+        Ok(kits)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A kit: a ready one, or one made now.
+    pub(crate) fn take(&self, sealed: &Sealed) -> Result<Kit, Error> {
+        let ready = self.state().ready.pop();
+        self.changed.notify_all();
+        match ready {
+            Some(kit) => Ok(kit),
+            None => Kit::make(sealed),
+        }
+    }
+
+    fn work(&self, sealed: &Sealed) {
+        let mut state = self.state();
+        loop {
+            while !state.closed && state.ready.len() >= READY {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.closed {
+                return;
+            }
+            state.making = true;
+            drop(state);
+            let made = Kit::make(sealed);
+            state = self.state();
+            state.making = false;
+            match made {
+                Ok(kit) if !state.closed => state.ready.push(kit),
+                Ok(kit) => drop(kit),
+                // A run that finds no kit makes its own, and says what is wrong: until then, do not insist.
+                Err(_) if !state.closed => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                Err(_) => {}
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Removes what is ready and waits for what is being made; no kit is made ahead any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        self.changed.notify_all();
+        while state.making {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let ready = std::mem::take(&mut state.ready);
+        drop(state);
+        drop(ready);
+    }
+}

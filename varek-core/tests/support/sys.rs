@@ -1,0 +1,103 @@
+//! System calls that tests need to be a difficult embedder, and that rustix does not have.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::ptr;
+
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// `fork(2)`: 0 in the copy, the copy's pid in the original. The copy has this thread alone: it calls
+/// what it tests and then [`exit`].
+pub(crate) fn fork() -> io::Result<i32> {
+    // SAFETY: glibc makes its allocator usable in the copy; the test takes no lock that another thread
+    // could have held.
+    let pid = unsafe { libc::fork() };
+    check(pid.into()).map(|_| pid)
+}
+
+/// `_exit(2)`: without handlers and without flushing what a copy shares with the original.
+pub(crate) fn exit(code: i32) -> ! {
+    // SAFETY: takes a number and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// `close(2)` of a number that nothing in this program owns.
+pub(crate) fn close(number: RawFd) {
+    // SAFETY: the callers close stdio before anything uses it, and nothing owns those numbers.
+    unsafe { libc::close(number) };
+}
+
+/// Clears close-on-exec: `fcntl(fd, F_SETFD, 0)`.
+pub(crate) fn keep_over_exec(number: RawFd) -> io::Result<()> {
+    // SAFETY: changes a flag of a descriptor that the caller holds open.
+    let result = unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
+    check(result.into()).map(drop)
+}
+
+/// What a signal does to this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    Default,
+    Ignore,
+    /// The default action, without zombies: SA_NOCLDWAIT.
+    DefaultNoWait,
+}
+
+/// `sigaction(2)` without a handler.
+pub(crate) fn dispose(signal: i32, disposition: Disposition) -> io::Result<()> {
+    // SAFETY: a sigaction of zeroes is the default action without flags and with an empty mask.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    match disposition {
+        Disposition::Default => action.sa_sigaction = libc::SIG_DFL,
+        Disposition::Ignore => action.sa_sigaction = libc::SIG_IGN,
+        Disposition::DefaultNoWait => {
+            action.sa_sigaction = libc::SIG_DFL;
+            action.sa_flags = libc::SA_NOCLDWAIT;
+        }
+    }
+    // SAFETY: `action` is initialized and names no handler.
+    let result = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+    check(result.into()).map(drop)
+}
+
+/// Blocks a signal in this thread: `pthread_sigmask(3)`.
+pub(crate) fn block(signal: i32) {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initializes the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: the set was initialized by the line above.
+    let mut set = unsafe { set.assume_init() };
+    // SAFETY: `set` is initialized.
+    unsafe { libc::sigaddset(&raw mut set, signal) };
+    // SAFETY: `set` is initialized; the mask is this thread's own.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
+}
+
+/// What two processes may share (kcmp(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Shared {
+    Memory = 1,
+    Descriptors = 2,
+    Directory = 3,
+    Handlers = 4,
+}
+
+/// `kcmp(pid1, pid2, type, 0, 0) == 0`: whether two processes share this.
+pub(crate) fn share(one: u32, other: u32, what: Shared) -> io::Result<bool> {
+    // SAFETY: takes numbers only.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_kcmp,
+            one.cast_signed(),
+            other.cast_signed(),
+            what as i32,
+            0_usize,
+            0_usize,
+        )
+    };
+    check(result).map(|order| order == 0)
+}
