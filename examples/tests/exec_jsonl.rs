@@ -307,6 +307,22 @@ fn files_and_code_are_in_the_scratch_directory_which_is_the_working_directory() 
 }
 
 #[test]
+fn a_program_that_comes_with_the_request_runs() {
+    guests_or_return!("sh");
+    let script = "#!/bin/sh\necho \"ran $1\"; pwd; : > made\n";
+    let responses = session(&[
+        json!({"program": "./tools/run", "arguments": ["me"],
+               "files": {"tools/run": {"text": script, "executable": true}}}),
+        json!({"program": "./run", "files": {"run": script}}),
+    ]);
+    let text = stdout(&responses[0]);
+    let directory = text.strip_prefix("ran me\n").unwrap().trim_end();
+    // The scratch directory is the working directory here too, and gone.
+    assert!(directory.starts_with('/') && !std::path::Path::new(directory).exists());
+    assert!(reason(&responses[1], "spawn_error").contains("not executable"));
+}
+
+#[test]
 fn a_scratch_directory_of_the_request_keeps_what_the_guest_wrote() {
     guests_or_return!();
     let directory = directory();
@@ -452,6 +468,46 @@ fn a_reader_that_goes_away_ends_the_session_quietly_and_kills_what_runs() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     drop(stdin);
+}
+
+/// The documentation of the format.
+const PAGE: &str = include_str!("../../docs/exec-jsonl.md");
+
+#[test]
+fn the_examples_of_the_documentation_are_answered_as_it_says() {
+    guests_or_return!();
+    let block = PAGE.split("```json\n").nth(1).unwrap();
+    let requests = block.split("```").next().unwrap();
+    let responses = session_of(&[], requests);
+    assert_eq!(responses.len(), requests.lines().count());
+    for response in &responses {
+        if response["id"] == "d" {
+            assert_eq!(response["outcome"]["termination"]["killed"], "wall_clock");
+        } else {
+            assert!(!stdout(response).is_empty(), "{response}");
+            assert_eq!(response["outcome"]["violation"], Value::Null, "{response}");
+        }
+    }
+}
+
+#[test]
+fn every_field_is_in_the_help_and_in_the_documentation() {
+    let help = support::run(env!("CARGO_BIN_EXE_exec_jsonl"), &["--help"]);
+    let help = String::from_utf8(help.stdout).unwrap();
+    let response = answer(&json!({"program": "true", "?": 1}));
+    // The refusal lists every field there is.
+    let (_, known) = reason(&response, "invalid")
+        .split_once("expected one of")
+        .unwrap();
+    let fields: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+    assert!(
+        fields.len() > 20 && fields.contains(&"working_directory"),
+        "{fields:?}"
+    );
+    for field in fields {
+        assert!(help.contains(field), "{field}");
+        assert!(PAGE.contains(&format!("`{field}`")), "{field}");
+    }
 }
 
 #[test]

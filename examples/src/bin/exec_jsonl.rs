@@ -14,7 +14,7 @@ const FORMAT: &str = r#"A request is one line with a JSON object. Every field bu
 too where there is `code`. An unknown field makes the request invalid.
 
   id                 any JSON value; it comes back in the response
-  program            a path, or a name that is looked up in the policy's search_path
+  program            a path, a name that is looked up in the policy's search_path, or ./NAME of `files`
   arguments          list of texts
   code               Python source; becomes main.py in the scratch directory, and python3 main.py is run
   policy             "python" (the default), "native", or a whole policy
@@ -33,6 +33,8 @@ too where there is `code`. An unknown field makes the request invalid.
   files              {"path": "text" or {"text" or "base64": …, "executable": true}} for the scratch
   stdin              "text", {"base64": …} or {"file": "path"}; else the guest reads /dev/null
   events             true: the response has the run's events
+  network, namespaces
+                     refused: this version has no such layers
 
 A response is one line with `line` (the request's line number), `id` and `status`:
 

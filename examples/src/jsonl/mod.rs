@@ -7,6 +7,7 @@
 
 mod events;
 mod execute;
+mod prepare;
 mod request;
 mod respond;
 mod serve;
