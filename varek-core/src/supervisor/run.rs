@@ -386,6 +386,10 @@ impl Run {
     /// The v1 memory controller kills one process where v2 kills the group: VAREK does the rest.
     fn on_oom(&mut self, checks: u32, sealed: &Sealed) {
         self.oom_check = None;
+        if !matches!(self.stage, Stage::Alive) {
+            // The counters were read when the tree was dead. The removal of the group is a notice too.
+            return;
+        }
         match self.plan.group.counters() {
             Ok(counters) => {
                 if let Some(cause) = account::memory_cause(&counters) {
