@@ -1,12 +1,18 @@
 //! Honest programs run as they do elsewhere, and what is forbidden never takes effect and is named.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
 
 mod support;
 
 use std::time::Duration;
 
-use support::{assert_clean, assert_gone, assert_killed, denied, hit, python, run, text, unconfined};
+use support::{
+    assert_clean, assert_gone, assert_killed, denied, hit, python, run, text, unconfined,
+};
 use varek_core::{
     Answer, Cause, Command, Outcome, Policy, Resource, Signal, SyscallGroup, Termination,
 };
@@ -187,7 +193,10 @@ fn a_program_of_a_megabyte_keeps_its_own_line_numbers() {
     let outcome = run(&sandbox, &source);
     assert_eq!(outcome.termination, Termination::Exited(1), "{outcome}");
     let stderr = outcome.stderr.to_text();
-    assert!(stderr.contains("main.py\", line 10501, in <module>"), "{stderr}");
+    assert!(
+        stderr.contains("main.py\", line 10501, in <module>"),
+        "{stderr}"
+    );
     assert!(stderr.contains("ValueError: the last line"), "{stderr}");
     assert_eq!(outcome.violation(), None);
     assert_gone(&outcome);
@@ -199,16 +208,28 @@ fn a_program_of_a_megabyte_keeps_its_own_line_numbers() {
 fn a_signal_that_the_guest_sends_to_itself_is_no_kill_of_ours() {
     let sandbox = sandbox!(python());
     let outcome = run(&sandbox, "import os; os.kill(os.getpid(), 9)");
-    assert_eq!(outcome.termination, Termination::Signaled(Signal::KILL), "{outcome}");
+    assert_eq!(
+        outcome.termination,
+        Termination::Signaled(Signal::KILL),
+        "{outcome}"
+    );
     assert_eq!(outcome.violation(), None);
     assert!(outcome.limits_hit.is_empty(), "{outcome}");
     assert_gone(&outcome);
 
     // SIGXCPU and SIGXFSZ are not proof of a limit either: the first because no time was used up.
     let outcome = run(&sandbox, "import os; os.kill(os.getpid(), 24)");
-    assert_eq!(outcome.termination, Termination::Signaled(Signal::XCPU), "{outcome}");
+    assert_eq!(
+        outcome.termination,
+        Termination::Signaled(Signal::XCPU),
+        "{outcome}"
+    );
     let outcome = run(&sandbox, "import os; os.abort()");
-    assert_eq!(outcome.termination, Termination::Signaled(Signal(6)), "{outcome}");
+    assert_eq!(
+        outcome.termination,
+        Termination::Signaled(Signal(6)),
+        "{outcome}"
+    );
     assert_gone(&outcome);
 }
 
@@ -233,7 +254,10 @@ fn a_syntax_error_is_no_violation() {
     assert_eq!(outcome.stdout.total, 0);
     assert_eq!(outcome.violation(), None);
     assert!(outcome.denials.is_empty(), "{outcome}");
-    assert!(outcome.contained(), "the reference's column counts every exit code but 0");
+    assert!(
+        outcome.contained(),
+        "the reference's column counts every exit code but 0"
+    );
 }
 
 #[test]
@@ -264,7 +288,10 @@ fn subprocesses_are_refused_by_name() {
     let outcome = run(&sandbox, source);
     assert_eq!(text(&outcome), "refused 1\n", "{outcome}");
     assert_eq!(outcome.termination, Termination::Exited(0));
-    assert_eq!(outcome.violation().and_then(|v| v.syscall()), Some("execve"));
+    assert_eq!(
+        outcome.violation().and_then(|v| v.syscall()),
+        Some("execve")
+    );
     assert_eq!(denied(&outcome, "execve").count, 1);
     assert_eq!(denied(&outcome, "execve").first.answer, Answer::Errno(1));
     assert_gone(&outcome);
@@ -280,7 +307,10 @@ fn a_refused_exec_that_the_guest_swallows_is_still_a_violation() {
     let outcome = run(&sandbox!(python()), source);
     assert_eq!(outcome.termination, Termination::Exited(0), "{outcome}");
     assert_eq!(text(&outcome), "False\n");
-    assert_eq!(outcome.violation().and_then(|v| v.syscall()), Some("execve"));
+    assert_eq!(
+        outcome.violation().and_then(|v| v.syscall()),
+        Some("execve")
+    );
     assert_eq!(denied(&outcome, "execve").count, 1);
 
     let outcome = run(&sandbox!(python_with_exec()), source);
@@ -298,7 +328,10 @@ fn sockets_are_refused_by_name_and_with_their_family() {
     let outcome = run(&sandbox!(python()), source);
     assert_eq!(text(&outcome), "refused 1\n".repeat(4), "{outcome}");
     assert_eq!(outcome.termination, Termination::Exited(0));
-    assert_eq!(outcome.violation().and_then(|v| v.syscall()), Some("socket"));
+    assert_eq!(
+        outcome.violation().and_then(|v| v.syscall()),
+        Some("socket")
+    );
     assert_eq!(denied(&outcome, "socket").count, 4);
     assert_eq!(denied(&outcome, "socket").first.arguments[0], 2);
     assert_gone(&outcome);
@@ -321,8 +354,16 @@ fn a_forbidden_call_of_a_grandchild_kills_the_tree_and_is_named() {
          os.waitpid(child, 0)\n",
     );
     let outcome = run(&sandbox!(python()), &source);
-    assert_killed(&outcome, &Cause::Syscall { name: "ptrace".into() });
-    assert_eq!(outcome.violation().and_then(|v| v.syscall()), Some("ptrace"));
+    assert_killed(
+        &outcome,
+        &Cause::Syscall {
+            name: "ptrace".into(),
+        },
+    );
+    assert_eq!(
+        outcome.violation().and_then(|v| v.syscall()),
+        Some("ptrace")
+    );
     assert_eq!(denied(&outcome, "ptrace").count, 1);
     assert_eq!(denied(&outcome, "ptrace").first.answer, Answer::Kill);
     assert_ne!(denied(&outcome, "ptrace").first.thread, 0);
@@ -373,7 +414,9 @@ fn calls_through_other_tables_never_take_effect_and_kill() {
     let test = "calls_through_other_tables_never_take_effect_and_kill";
     let sandbox = sandbox!(Policy::native());
     let home = support::open_directory();
-    let Some(program) = support::compiled(test, home.path(), "foreign", FOREIGN) else { return };
+    let Some(program) = support::compiled(test, home.path(), "foreign", FOREIGN) else {
+        return;
+    };
 
     let scratch = |table: &str| {
         let directory = home.path().join(format!("scratch-{table}"));
@@ -382,16 +425,24 @@ fn calls_through_other_tables_never_take_effect_and_kill() {
     };
     // The native table works under the same policy.
     let native = scratch("native");
-    let outcome = sandbox.run(Command::new(&program).arg("native").scratch(&native)).unwrap();
+    let outcome = sandbox
+        .run(Command::new(&program).arg("native").scratch(&native))
+        .unwrap();
     assert_clean(&outcome);
     assert!(native.join("proof").is_dir());
 
     for abi in ["i386", "x32"] {
         let table = abi;
         let directory = scratch(table);
-        let outcome = sandbox.run(Command::new(&program).arg(table).scratch(&directory)).unwrap();
+        let outcome = sandbox
+            .run(Command::new(&program).arg(table).scratch(&directory))
+            .unwrap();
         assert!(!directory.join("proof").exists(), "{outcome}");
-        let name = outcome.denials.iter().next().map(|(name, _)| name.to_owned());
+        let name = outcome
+            .denials
+            .iter()
+            .next()
+            .map(|(name, _)| name.to_owned());
         let name = name.unwrap_or_else(|| panic!("{table}: {outcome}"));
         assert_killed(&outcome, &Cause::Syscall { name: name.clone() });
         assert_eq!(denied(&outcome, &name).first.abi, abi);
@@ -401,11 +452,17 @@ fn calls_through_other_tables_never_take_effect_and_kill() {
 
     // The 32-bit table works on this host, unless its kernel was built without it.
     let free = scratch("unconfined");
-    let made = std::process::Command::new(&program).arg("i386").current_dir(&free).status();
+    let made = std::process::Command::new(&program)
+        .arg("i386")
+        .current_dir(&free)
+        .status();
     if made.unwrap().success() {
         assert!(free.join("proof").is_dir());
     } else {
-        support::not_run(test, "this kernel has no 32-bit calls, so there is no positive control");
+        support::not_run(
+            test,
+            "this kernel has no 32-bit calls, so there is no positive control",
+        );
     }
 }
 
@@ -429,8 +486,14 @@ fn clone_source(flags: u64) -> String {
 
 fn clone_is_refused(test: &str, flags: u64) {
     let source = clone_source(flags);
-    assert_eq!(unconfined(&source), "0\n", "this host does not know the flag");
-    let Some(sandbox) = support::sandbox_or_not_run(test, python()) else { return };
+    assert_eq!(
+        unconfined(&source),
+        "0\n",
+        "this host does not know the flag"
+    );
+    let Some(sandbox) = support::sandbox_or_not_run(test, python()) else {
+        return;
+    };
     let outcome = run(&sandbox, &source);
     assert_eq!(outcome.termination, Termination::Exited(0), "{outcome}");
     assert_eq!(text(&outcome), "1\n");
@@ -516,12 +579,23 @@ fn exec_is_refused(test: &str, call: &str, route: &str) {
     );
     let narrow = support::sandbox_or_not_run(test, python());
     let wide = support::sandbox_or_not_run(test, python_with_exec());
-    let (Some(narrow), Some(wide)) = (narrow, wide) else { return };
+    let (Some(narrow), Some(wide)) = (narrow, wide) else {
+        return;
+    };
 
     let outcome = run(&narrow, &source);
-    assert_eq!(outcome.termination, Termination::Exited(0), "{outcome} {}", outcome.stderr.to_text());
+    assert_eq!(
+        outcome.termination,
+        Termination::Exited(0),
+        "{outcome} {}",
+        outcome.stderr.to_text()
+    );
     assert_eq!(text(&outcome), "-1\n", "{outcome}");
-    assert_eq!(outcome.violation().and_then(|v| v.syscall()), Some(call), "{outcome}");
+    assert_eq!(
+        outcome.violation().and_then(|v| v.syscall()),
+        Some(call),
+        "{outcome}"
+    );
     assert_eq!(denied(&outcome, call).count, 1, "{outcome}");
     assert_eq!(outcome.denials.total(), 1, "{outcome}");
     assert_gone(&outcome);
@@ -576,7 +650,12 @@ fn guessed_permits_open_nothing() {
          print({syscall(execve, path, argv, None, *words) for words in tries})",
     );
     let outcome = run(&sandbox!(python()), &source);
-    assert_eq!(text(&outcome), "{-1}\n", "{outcome} {}", outcome.stderr.to_text());
+    assert_eq!(
+        text(&outcome),
+        "{-1}\n",
+        "{outcome} {}",
+        outcome.stderr.to_text()
+    );
     assert_eq!(denied(&outcome, "execve").count, 100);
     assert_eq!(outcome.termination, Termination::Exited(0));
 
@@ -588,12 +667,17 @@ fn guessed_permits_open_nothing() {
 #[test]
 fn every_run_of_a_sandbox_starts_its_own_program_again() {
     let sandbox = sandbox!(python());
-    let outcomes: Vec<Outcome> = (0..5).map(|n| run(&sandbox, &format!("print({n})"))).collect();
+    let outcomes: Vec<Outcome> = (0..5)
+        .map(|n| run(&sandbox, &format!("print({n})")))
+        .collect();
     for (n, outcome) in outcomes.iter().enumerate() {
         assert_clean(outcome);
         assert_eq!(text(outcome), format!("{n}\n"));
     }
-    let mut names: Vec<_> = outcomes.iter().map(|outcome| outcome.run.to_string()).collect();
+    let mut names: Vec<_> = outcomes
+        .iter()
+        .map(|outcome| outcome.run.to_string())
+        .collect();
     names.dedup();
     assert_eq!(names.len(), 5);
 }

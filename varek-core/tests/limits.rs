@@ -1,6 +1,10 @@
 //! Every limit holds for the whole tree, and the outcome says which one was met, by the kernel's own counters.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
 
 mod support;
 
@@ -16,7 +20,9 @@ use varek_core::{
 
 /// Touches this many MiB, then says so.
 fn touches(mebibytes: u64) -> String {
-    format!("b = bytearray({mebibytes} << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint('touched')\n")
+    format!(
+        "b = bytearray({mebibytes} << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint('touched')\n"
+    )
 }
 
 /// Whether the process lives. Guests have no pid namespace, so they know their pids as we do. A dead one
@@ -24,7 +30,10 @@ fn touches(mebibytes: u64) -> String {
 fn alive(pid: &str) -> bool {
     assert!(pid.parse::<u32>().is_ok(), "{pid:?}");
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
     state.is_some_and(|state| !"ZX".contains(state))
 }
 
@@ -38,14 +47,26 @@ fn a_guest_over_its_memory_is_killed_with_the_kernels_evidence() {
     assert_eq!(memory.limit, Some(64 * MIB));
     assert!(memory.count >= 1);
     assert!(memory.evidence.contains("oom_kill"), "{memory}");
-    assert!(outcome.usage.memory_peak.is_none_or(|peak| peak <= 64 * MIB), "{outcome}");
+    assert!(
+        outcome
+            .usage
+            .memory_peak
+            .is_none_or(|peak| peak <= 64 * MIB),
+        "{outcome}"
+    );
     assert_eq!(outcome.stdout.total, 0);
 
     let outcome = run(&sandbox!(python().memory(400 * MIB)), &touches(200));
     assert_clean(&outcome);
     assert_eq!(text(&outcome), "touched\n");
     assert!(hits(&outcome, Resource::Memory).is_empty());
-    assert!(outcome.usage.memory_peak.is_none_or(|peak| peak >= 200 * MIB), "{outcome}");
+    assert!(
+        outcome
+            .usage
+            .memory_peak
+            .is_none_or(|peak| peak >= 200 * MIB),
+        "{outcome}"
+    );
 }
 
 /// A child touches memory; the first process waits for it and does `then`.
@@ -65,7 +86,10 @@ fn a_child_over_the_memory_takes_the_whole_tree_with_it() {
     assert_killed(&outcome, &Cause::OutOfMemory);
     let memory = hit(&outcome, Resource::Memory);
     assert_eq!(memory.limit, Some(64 * MIB));
-    assert!(memory.count >= 1 && memory.evidence.contains("oom_kill"), "{memory}");
+    assert!(
+        memory.count >= 1 && memory.evidence.contains("oom_kill"),
+        "{memory}"
+    );
     assert_eq!(outcome.stdout.total, 0, "{outcome}");
 
     let outcome = run(&sandbox!(python().memory(400 * MIB)), &hog);
@@ -124,10 +148,18 @@ fn memory_of_files_in_memory_counts() {
 
 #[test]
 fn a_kill_by_the_bound_of_all_guests_is_not_blamed_on_the_guest() {
-    let build = |total| Sandbox::builder(python().memory(400 * MIB)).total_memory(total).build();
+    let build = |total| {
+        Sandbox::builder(python().memory(400 * MIB))
+            .total_memory(total)
+            .build()
+    };
     drop(sandbox!(python().memory(400 * MIB)));
     let outcome = run(&build(64 * MIB).unwrap(), &touches(200));
-    assert_eq!(outcome.termination, Termination::Killed(Cause::HostOutOfMemory), "{outcome}");
+    assert_eq!(
+        outcome.termination,
+        Termination::Killed(Cause::HostOutOfMemory),
+        "{outcome}"
+    );
     let memory = hit(&outcome, Resource::Memory);
     assert_eq!(memory.limit, None, "{memory}");
     assert!(memory.count >= 1);
@@ -163,7 +195,10 @@ fn forks_over_the_limit_are_refused_and_counted() {
     assert_eq!(pids.limit, Some(16));
     assert_eq!(pids.count, 1);
     assert!(pids.evidence.contains("pids.events"), "{pids}");
-    assert!(matches!(outcome.violation(), Some(Violation::Limit(_))), "{outcome}");
+    assert!(
+        matches!(outcome.violation(), Some(Violation::Limit(_))),
+        "{outcome}"
+    );
     assert_eq!(outcome.usage.pids_peak.unwrap_or(16), 16);
     assert_eq!(outcome.descendants_killed, 15);
     assert_gone(&outcome);
@@ -179,7 +214,10 @@ fn forks_over_the_limit_are_refused_and_counted() {
 #[test]
 fn a_fork_bomb_ends_with_its_wall_clock() {
     let bomb = "import os\nwhile True:\n\x20   try: os.fork()\n\x20   except OSError: pass";
-    let outcome = run(&sandbox!(python().pids(24).wall_clock(Duration::from_secs(2))), bomb);
+    let outcome = run(
+        &sandbox!(python().pids(24).wall_clock(Duration::from_secs(2))),
+        bomb,
+    );
     assert_killed(&outcome, &Cause::WallClock);
     assert_eq!(hit(&outcome, Resource::Pids).limit, Some(24));
     assert!(hit(&outcome, Resource::Pids).count > 24);
@@ -205,7 +243,10 @@ fn threads_count_as_processes_do() {
 #[test]
 fn a_bound_of_all_guests_that_refuses_a_fork_is_not_blamed_on_the_guest() {
     drop(sandbox!(python()));
-    let sandbox = Sandbox::builder(python().pids(64)).total_pids(10).build().unwrap();
+    let sandbox = Sandbox::builder(python().pids(64))
+        .total_pids(10)
+        .build()
+        .unwrap();
     let outcome = run(&sandbox, &forks(40));
     assert_eq!(text(&outcome), "9 refused\n", "{outcome}");
     for pids in hits(&outcome, Resource::Pids) {
@@ -229,7 +270,10 @@ fn a_busy_loop_ends_with_its_wall_clock() {
     assert!(clock.count >= 1_000_000, "{clock}");
     assert_eq!(outcome.violation(), Some(&Violation::Limit(clock.clone())));
 
-    let outcome = run(&sandbox!(python()), "for _ in range(1_000_000): pass\nprint('done')");
+    let outcome = run(
+        &sandbox!(python()),
+        "for _ in range(1_000_000): pass\nprint('done')",
+    );
     assert_clean(&outcome);
     assert!(!outcome.timed_out());
 }
@@ -241,7 +285,10 @@ fn a_guest_that_ignores_every_signal_ends_with_its_wall_clock() {
                   signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
                   print('deaf', flush=True)\n\
                   while True: pass";
-    let outcome = run(&sandbox!(python().wall_clock(Duration::from_secs(1))), source);
+    let outcome = run(
+        &sandbox!(python().wall_clock(Duration::from_secs(1))),
+        source,
+    );
     assert_killed(&outcome, &Cause::WallClock);
     assert_eq!(text(&outcome), "deaf\n");
 }
@@ -255,7 +302,10 @@ fn the_wall_clock_ends_the_children_of_a_first_process_that_waits() {
                   \x20   while True: signal.pause()\n\
                   print(child, flush=True)\n\
                   os.waitpid(child, 0)";
-    let outcome = run(&sandbox!(python().wall_clock(Duration::from_secs(1))), source);
+    let outcome = run(
+        &sandbox!(python().wall_clock(Duration::from_secs(1))),
+        source,
+    );
     assert_killed(&outcome, &Cause::WallClock);
     assert!(!alive(text(&outcome).trim()), "{outcome}");
 }
@@ -276,7 +326,9 @@ fn two_burn(seconds: f64) -> String {
 #[test]
 fn cpu_time_is_bounded_for_the_tree_and_not_for_each_process() {
     // Each child alone stays below the limit; RLIMIT_CPU, in whole seconds, would not act before 3 s.
-    let policy = python().cpu_time(Duration::from_millis(1500)).wall_clock(Duration::from_secs(60));
+    let policy = python()
+        .cpu_time(Duration::from_millis(1500))
+        .wall_clock(Duration::from_secs(60));
     let outcome = run(&sandbox!(policy.clone()), &two_burn(1.2));
     assert_killed(&outcome, &Cause::CpuTime);
     let time = hit(&outcome, Resource::CpuTime);
@@ -294,15 +346,26 @@ fn cpu_time_is_bounded_for_the_tree_and_not_for_each_process() {
 #[test]
 fn a_cpu_share_holds_a_long_loop_back_and_says_for_how_long() {
     let share = CpuShare::percent(20).unwrap();
-    let source = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass";
-    let outcome = run(&sandbox!(python().cpu(share).wall_clock(Duration::from_secs(60))), source);
+    let source =
+        "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass";
+    let outcome = run(
+        &sandbox!(python().cpu(share).wall_clock(Duration::from_secs(60))),
+        source,
+    );
     assert_eq!(outcome.termination, Termination::Exited(0), "{outcome}");
     let throttled = hit(&outcome, Resource::CpuShare);
-    assert!(throttled.limit.is_some() && throttled.count > 0, "{throttled}");
+    assert!(
+        throttled.limit.is_some() && throttled.count > 0,
+        "{throttled}"
+    );
     assert!(throttled.evidence.contains("cpu.stat"), "{throttled}");
     let micros = outcome.usage.throttled.unwrap().as_micros();
     assert_eq!(u128::from(throttled.count), micros);
-    assert_eq!(outcome.violation(), None, "a share that holds back is no boundary");
+    assert_eq!(
+        outcome.violation(),
+        None,
+        "a share that holds back is no boundary"
+    );
     assert_gone(&outcome);
 
     // Over before the share is in force, and with little CPU time in any case.
@@ -328,11 +391,18 @@ fn a_file_over_its_limit_is_cut_and_the_signal_is_evidence() {
         policy
     };
     let outcome = run(&sandbox!(limited(2 * MIB)), write);
-    assert_eq!(outcome.termination, Termination::Signaled(Signal::XFSZ), "{outcome}");
+    assert_eq!(
+        outcome.termination,
+        Termination::Signaled(Signal::XFSZ),
+        "{outcome}"
+    );
     let size = hit(&outcome, Resource::FileSize);
     assert_eq!(size.limit, Some(2 * MIB));
     assert!(size.evidence.contains("SIGXFSZ"), "{size}");
-    assert!(matches!(outcome.violation(), Some(Violation::Limit(_))), "{outcome}");
+    assert!(
+        matches!(outcome.violation(), Some(Violation::Limit(_))),
+        "{outcome}"
+    );
     assert_gone(&outcome);
 
     // Python itself ignores the signal and sees EFBIG, of which the kernel keeps no record.
@@ -442,8 +512,13 @@ fn a_daemon_dies_with_the_run() {
     assert_gone(&outcome);
 
     // It lives as long as the run goes on: the first process can signal it.
-    let checked = source.replace("print(", "pid = int(").replace(".decode())", ")");
-    let outcome = run(&sandbox!(python()), &(checked + "os.kill(pid, 0)\nprint('alive')\n"));
+    let checked = source
+        .replace("print(", "pid = int(")
+        .replace(".decode())", ")");
+    let outcome = run(
+        &sandbox!(python()),
+        &(checked + "os.kill(pid, 0)\nprint('alive')\n"),
+    );
     assert_eq!(text(&outcome), "alive\n", "{outcome}");
     assert_eq!(outcome.descendants_killed, 1, "{outcome}");
 }
@@ -463,7 +538,9 @@ fn cancelled_and_dropped_guests_are_dead_with_their_trees() {
     let sandbox = sandbox!(python());
     let source = format!("{DAEMON}import sys\nsys.stdout.flush()\nsignal.pause()\n");
     let start = || {
-        let mut child = sandbox.spawn(Command::python(source.as_str()).stdout(Output::piped())).unwrap();
+        let mut child = sandbox
+            .spawn(Command::python(source.as_str()).stdout(Output::piped()))
+            .unwrap();
         let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
@@ -474,7 +551,11 @@ fn cancelled_and_dropped_guests_are_dead_with_their_trees() {
     let (mut child, daemon) = start();
     child.kill();
     let outcome = child.wait().unwrap();
-    assert_eq!(outcome.termination, Termination::Killed(Cause::Cancelled), "{outcome}");
+    assert_eq!(
+        outcome.termination,
+        Termination::Killed(Cause::Cancelled),
+        "{outcome}"
+    );
     assert_eq!(outcome.violation(), None);
     assert!(!alive(&daemon));
     assert_gone(&outcome);
@@ -491,8 +572,10 @@ fn cancelled_and_dropped_guests_are_dead_with_their_trees() {
 #[test]
 fn a_full_sandbox_refuses_where_it_is_told_to() {
     drop(sandbox!(python()));
-    let sandbox =
-        Sandbox::builder(python()).concurrency(1, WhenFull::Refuse).build().unwrap();
+    let sandbox = Sandbox::builder(python())
+        .concurrency(1, WhenFull::Refuse)
+        .build()
+        .unwrap();
     let reads = Command::python("import sys; sys.stdin.read()").stdin(Input::piped());
     let mut first = sandbox.spawn(reads).unwrap();
     match sandbox.run(Command::python("print('second')")) {
@@ -532,7 +615,10 @@ fn a_full_sandbox_queues_where_it_is_told_to() {
             });
         }
     });
-    assert_eq!(std::fs::read_to_string(&log).unwrap(), "in\nout\n".repeat(12));
+    assert_eq!(
+        std::fs::read_to_string(&log).unwrap(),
+        "in\nout\n".repeat(12)
+    );
 }
 
 #[test]
@@ -540,8 +626,9 @@ fn guests_of_an_unbounded_sandbox_run_at_the_same_time() {
     let sandbox = sandbox!(python());
     let reads = || {
         let command = Command::python("import sys; print('in', flush=True); sys.stdin.read()");
-        let mut child =
-            sandbox.spawn(command.stdin(Input::piped()).stdout(Output::piped())).unwrap();
+        let mut child = sandbox
+            .spawn(command.stdin(Input::piped()).stdout(Output::piped()))
+            .unwrap();
         let mut first = [0; 3];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
         child

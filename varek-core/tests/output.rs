@@ -31,8 +31,15 @@ fn write_numbers(count: usize) -> String {
 /// Memory of this process in bytes, by the key of /proc/self/status.
 fn memory(key: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
-    let number: u64 = line.trim_matches([':', ' ', '\t']).trim_end_matches(" kB").parse().unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .unwrap();
+    let number: u64 = line
+        .trim_matches([':', ' ', '\t'])
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
     number * 1024
 }
 
@@ -83,7 +90,11 @@ fn truncated_output_has_its_head_and_its_tail_and_is_no_violation() {
     assert_eq!(captured.cut, Some(700));
     assert_eq!(captured.bytes[..700], whole.as_bytes()[..700]);
     assert_eq!(captured.bytes[700..], whole.as_bytes()[whole.len() - 700..]);
-    assert!(captured.to_text().contains(&format!("[{} bytes omitted]", captured.omitted())));
+    assert!(
+        captured
+            .to_text()
+            .contains(&format!("[{} bytes omitted]", captured.omitted()))
+    );
     assert!(hits(&outcome, Resource::Output).is_empty(), "{outcome}");
     // The bound is one of each stream.
     assert!(!outcome.stderr.truncated());
@@ -99,11 +110,18 @@ fn output_over_the_bound_kills_where_the_policy_says_so() {
         let output = hit(&outcome, Resource::Output);
         assert_eq!(output.limit, Some(MIB));
         assert!(output.count > MIB, "{output}");
-        let captured = if stream == "stdout" { &outcome.stdout } else { &outcome.stderr };
+        let captured = if stream == "stdout" {
+            &outcome.stdout
+        } else {
+            &outcome.stderr
+        };
         assert!(captured.total > MIB);
         assert_eq!(captured.bytes.len() as u64, MIB);
     }
-    let outcome = run(&sandbox, "import sys\nsys.stdout.write('x' * (1 << 20)); sys.stderr.write('x' * (1 << 20))");
+    let outcome = run(
+        &sandbox,
+        "import sys\nsys.stdout.write('x' * (1 << 20)); sys.stderr.write('x' * (1 << 20))",
+    );
     assert_clean(&outcome);
 }
 
@@ -121,7 +139,10 @@ fn output_over_the_bound_is_a_violation_however_soon_the_guest_exits() {
             "{outcome}"
         );
         assert_eq!(hit(&outcome, Resource::Output).limit, Some(1000));
-        assert!(matches!(outcome.violation(), Some(Violation::Limit(_))), "{outcome}");
+        assert!(
+            matches!(outcome.violation(), Some(Violation::Limit(_))),
+            "{outcome}"
+        );
         assert_gone(&outcome);
     }
 }
@@ -143,7 +164,10 @@ fn a_flood_of_output_costs_the_embedder_no_memory() {
 
 #[test]
 fn bytes_that_are_no_text_arrive_as_they_are() {
-    let outcome = run(&sandbox!(python()), "import os\nos.write(1, bytes(range(256)) * 4)");
+    let outcome = run(
+        &sandbox!(python()),
+        "import os\nos.write(1, bytes(range(256)) * 4)",
+    );
     assert_clean(&outcome);
     let expected: Vec<u8> = (0..=255).collect::<Vec<u8>>().repeat(4);
     assert_eq!(outcome.stdout.bytes, expected);
@@ -176,11 +200,16 @@ fn output_goes_to_a_file_and_to_nothing() {
         .stderr(Output::null());
     let outcome = sandbox.run(command).unwrap();
     assert_clean(&outcome);
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "to the file null\n");
+    assert_eq!(
+        std::fs::read_to_string(&path).unwrap(),
+        "to the file null\n"
+    );
     assert_eq!((outcome.stdout.total, outcome.stderr.total), (0, 0));
 
     // `output` captures wherever the command sends its streams.
-    let command = Command::python(source).stdout(File::create(&path).unwrap()).stderr(Output::null());
+    let command = Command::python(source)
+        .stdout(File::create(&path).unwrap())
+        .stderr(Output::null());
     let outcome = sandbox.output(command).unwrap();
     assert!(text(&outcome).starts_with("to the file"));
     assert_eq!(outcome.stderr.to_text(), "lost\n");
@@ -221,7 +250,9 @@ fn input_larger_than_a_pipe_comes_back_whole() {
     let sandbox = sandbox!(python().output(8 * MIB, Overflow::Kill));
     for size in [1, 65_536, 65_537, 1 << 20, 5 << 20] {
         let bytes: Vec<u8> = (0..=250).cycle().take(size).collect();
-        let outcome = sandbox.run(Command::python(ECHO).stdin(bytes.clone())).unwrap();
+        let outcome = sandbox
+            .run(Command::python(ECHO).stdin(bytes.clone()))
+            .unwrap();
         assert_clean(&outcome);
         assert!(outcome.stdout.bytes == bytes, "{size} bytes");
     }
@@ -230,8 +261,14 @@ fn input_larger_than_a_pipe_comes_back_whole() {
 #[test]
 fn input_that_is_never_read_holds_nobody_up() {
     let sandbox = sandbox!(python());
-    for source in ["print('done')", "import os\nos.close(0)\nprint('done')", "import sys\nsys.stdin.read(10)\nprint('done')"] {
-        let outcome = sandbox.run(Command::python(source).stdin(vec![b'x'; 4 << 20])).unwrap();
+    for source in [
+        "print('done')",
+        "import os\nos.close(0)\nprint('done')",
+        "import sys\nsys.stdin.read(10)\nprint('done')",
+    ] {
+        let outcome = sandbox
+            .run(Command::python(source).stdin(vec![b'x'; 4 << 20]))
+            .unwrap();
         assert_clean(&outcome);
         assert_eq!(text(&outcome), "done\n");
     }
@@ -242,7 +279,9 @@ fn a_file_as_input_is_read_from_where_it_is() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"skipped, then read").unwrap();
     std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(9)).unwrap();
-    let outcome = sandbox!(python()).run(Command::python(ECHO).stdin(file)).unwrap();
+    let outcome = sandbox!(python())
+        .run(Command::python(ECHO).stdin(file))
+        .unwrap();
     assert_clean(&outcome);
     assert_eq!(text(&outcome), "then read");
 }
@@ -250,8 +289,11 @@ fn a_file_as_input_is_read_from_where_it_is() {
 #[test]
 fn a_guest_and_its_embedder_can_talk_line_by_line() {
     let sandbox = sandbox!(python());
-    let source = "import sys\nfor line in sys.stdin: print('got', line.strip(), flush=True)\nprint('end')";
-    let command = Command::python(source).stdin(Input::piped()).stdout(Output::piped());
+    let source =
+        "import sys\nfor line in sys.stdin: print('got', line.strip(), flush=True)\nprint('end')";
+    let command = Command::python(source)
+        .stdin(Input::piped())
+        .stdout(Output::piped());
     let mut child = sandbox.spawn(command).unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -269,14 +311,19 @@ fn a_guest_and_its_embedder_can_talk_line_by_line() {
     assert_eq!(line, "end\n");
     let outcome = child.wait().unwrap();
     assert_clean(&outcome);
-    assert_eq!(outcome.stdout.bytes, b"", "streamed output is not captured as well");
+    assert_eq!(
+        outcome.stdout.bytes, b"",
+        "streamed output is not captured as well"
+    );
     assert!(outcome.stdout.total > 0);
 }
 
 #[test]
 fn writing_to_a_guest_that_is_gone_is_a_broken_pipe() {
     let sandbox = sandbox!(python());
-    let mut child = sandbox.spawn(Command::python("").stdin(Input::piped())).unwrap();
+    let mut child = sandbox
+        .spawn(Command::python("").stdin(Input::piped()))
+        .unwrap();
     assert_clean(&child.wait().unwrap());
     let mut stdin = child.stdin.take().unwrap();
     let error = stdin.write_all(&[0; 1 << 20]).unwrap_err();
@@ -287,7 +334,9 @@ fn writing_to_a_guest_that_is_gone_is_a_broken_pipe() {
 fn more_than_a_pipe_of_input_is_written_as_the_guest_reads_it() {
     let sandbox = sandbox!(python());
     let source = "import sys, hashlib\nprint(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())";
-    let mut child = sandbox.spawn(Command::python(source).stdin(Input::piped())).unwrap();
+    let mut child = sandbox
+        .spawn(Command::python(source).stdin(Input::piped()))
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     for _ in 0..64 {
         stdin.write_all(&[b'v'; 65_536]).unwrap();
@@ -295,7 +344,8 @@ fn more_than_a_pipe_of_input_is_written_as_the_guest_reads_it() {
     drop(stdin);
     let outcome = child.wait().unwrap();
     assert_clean(&outcome);
-    let expected = support::unconfined("import hashlib\nprint(hashlib.sha256(b'v' * (64 << 16)).hexdigest())");
+    let expected =
+        support::unconfined("import hashlib\nprint(hashlib.sha256(b'v' * (64 << 16)).hexdigest())");
     assert_eq!(text(&outcome), expected);
 }
 
@@ -327,10 +377,15 @@ fn a_slow_reader_gets_everything_in_order() {
 fn a_reader_that_does_not_read_holds_the_guest_back_and_nobody_else() {
     let sandbox = sandbox!(python());
     let source = "import os, sys\nb = b'x' * 65536\nfor n in range(160):\n\x20   os.write(1, b)\nopen('through', 'w')";
-    let mut child = sandbox.spawn(Command::python(source).stdout(Output::piped())).unwrap();
+    let mut child = sandbox
+        .spawn(Command::python(source).stdout(Output::piped()))
+        .unwrap();
     // Another guest of the same supervisor runs from start to end.
     assert_clean(&run(&sandbox, "print(1)"));
-    assert!(child.try_wait().unwrap().is_none(), "10 MiB are more than any buffer on the way");
+    assert!(
+        child.try_wait().unwrap().is_none(),
+        "10 MiB are more than any buffer on the way"
+    );
     let mut read = 0;
     let mut stdout = child.stdout.take().unwrap();
     let mut chunk = vec![0; 1 << 20];
@@ -348,7 +403,9 @@ fn a_reader_that_does_not_read_holds_the_guest_back_and_nobody_else() {
 fn a_guest_held_back_by_its_reader_still_meets_its_deadline() {
     let sandbox = sandbox!(python().wall_clock(Duration::from_secs(2)));
     let source = "import os\nwhile True: os.write(1, b'x' * 65536)";
-    let mut child = sandbox.spawn(Command::python(source).stdout(Output::piped())).unwrap();
+    let mut child = sandbox
+        .spawn(Command::python(source).stdout(Output::piped()))
+        .unwrap();
     let outcome = child.wait().unwrap();
     assert_killed(&outcome, &Cause::WallClock);
     // What was in the buffers can still be read, to its end.
@@ -360,8 +417,11 @@ fn a_guest_held_back_by_its_reader_still_meets_its_deadline() {
 #[test]
 fn output_without_a_reader_is_thrown_away_and_the_guest_goes_on() {
     let sandbox = sandbox!(python());
-    let source = "import os\nfor n in range(320): os.write(1, b'x' * 65536)\nos.write(2, b'through')";
-    let mut child = sandbox.spawn(Command::python(source).stdout(Output::piped())).unwrap();
+    let source =
+        "import os\nfor n in range(320): os.write(1, b'x' * 65536)\nos.write(2, b'through')";
+    let mut child = sandbox
+        .spawn(Command::python(source).stdout(Output::piped()))
+        .unwrap();
     // From the start, and in the middle.
     drop(child.stdout.take());
     let outcome = child.wait().unwrap();
@@ -369,7 +429,9 @@ fn output_without_a_reader_is_thrown_away_and_the_guest_goes_on() {
     assert_eq!(outcome.stderr.to_text(), "through");
     assert_eq!(outcome.stdout.total, 20 * MIB);
 
-    let mut child = sandbox.spawn(Command::python(source).stdout(Output::piped())).unwrap();
+    let mut child = sandbox
+        .spawn(Command::python(source).stdout(Output::piped()))
+        .unwrap();
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut vec![0; 1 << 20]).unwrap();
     drop(stdout);
@@ -382,7 +444,9 @@ fn output_without_a_reader_is_thrown_away_and_the_guest_goes_on() {
 fn both_streams_can_be_read_at_the_same_time() {
     let sandbox = sandbox!(python());
     let source = "import os\nfor n in range(64):\n\x20   os.write(1, b'o' * 65536); os.write(2, b'e' * 65536)";
-    let command = Command::python(source).stdout(Output::piped()).stderr(Output::piped());
+    let command = Command::python(source)
+        .stdout(Output::piped())
+        .stderr(Output::piped());
     let mut child = sandbox.spawn(command).unwrap();
     let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     std::thread::scope(|scope| {
@@ -403,7 +467,9 @@ fn both_streams_can_be_read_at_the_same_time() {
 fn a_reader_that_goes_away_sends_the_guest_no_sigpipe() {
     // yes(1) would die of it; VAREK reads on, so that it runs until its deadline.
     let policy = Policy::native().wall_clock(Duration::from_secs(1));
-    let mut child = sandbox!(policy).spawn(Command::new("yes").stdout(Output::piped())).unwrap();
+    let mut child = sandbox!(policy)
+        .spawn(Command::new("yes").stdout(Output::piped()))
+        .unwrap();
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0; 2]).unwrap();
     drop(stdout);

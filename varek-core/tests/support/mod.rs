@@ -1,6 +1,9 @@
 //! What the tests of this folder share.
 #![allow(dead_code, reason = "each test program uses a part of it")]
-#![allow(unreachable_pub, reason = "a module of test programs, which export nothing")]
+#![allow(
+    unreachable_pub,
+    reason = "a module of test programs, which export nothing"
+)]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +27,10 @@ pub fn not_run(name: &str, reason: &str) {
     assert!(std::env::var_os("VAREK_TEST_REQUIRE").is_none(), "{line}");
     eprintln!("{line}");
     if let Some(path) = std::env::var_os("VAREK_NOT_RUN_FILE") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path);
         writeln!(file.unwrap(), "{line}").unwrap();
     }
 }
@@ -80,7 +86,11 @@ pub fn assert_gone(outcome: &Outcome) {
 #[track_caller]
 pub fn assert_clean(outcome: &Outcome) {
     let stderr = outcome.stderr.to_text();
-    assert_eq!(outcome.termination, Termination::Exited(0), "{outcome}\n{stderr}");
+    assert_eq!(
+        outcome.termination,
+        Termination::Exited(0),
+        "{outcome}\n{stderr}"
+    );
     assert_eq!(outcome.violation(), None, "{outcome}\n{stderr}");
     assert_gone(outcome);
 }
@@ -89,7 +99,11 @@ pub fn assert_clean(outcome: &Outcome) {
 #[track_caller]
 pub fn assert_killed(outcome: &Outcome, cause: &Cause) {
     let output = (outcome.stdout.to_text(), outcome.stderr.to_text());
-    assert_eq!(outcome.termination, Termination::Killed(cause.clone()), "{outcome}\n{output:?}");
+    assert_eq!(
+        outcome.termination,
+        Termination::Killed(cause.clone()),
+        "{outcome}\n{output:?}"
+    );
     assert!(outcome.violation().is_some(), "{outcome}");
     assert_gone(outcome);
 }
@@ -99,12 +113,18 @@ pub fn assert_killed(outcome: &Outcome, cause: &Cause) {
 pub fn denied<'a>(outcome: &'a Outcome, call: &str) -> &'a DeniedCall {
     let found = outcome.denials.iter().find(|(name, _)| *name == call);
     let stderr = outcome.stderr.to_text();
-    found.unwrap_or_else(|| panic!("{call} is no denied call of: {outcome}\n{stderr}")).1
+    found
+        .unwrap_or_else(|| panic!("{call} is no denied call of: {outcome}\n{stderr}"))
+        .1
 }
 
 /// The limits of this resource that the run met.
 pub fn hits(outcome: &Outcome, resource: Resource) -> Vec<&LimitHit> {
-    outcome.limits_hit.iter().filter(|hit| hit.resource == resource).collect()
+    outcome
+        .limits_hit
+        .iter()
+        .filter(|hit| hit.resource == resource)
+        .collect()
 }
 
 /// The one limit of this resource that the run met.
@@ -153,7 +173,10 @@ pub fn compiled(test: &str, directory: &Path, name: &str, source: &str) -> Optio
             Some(program)
         }
         Ok(output) => {
-            not_run(test, &format!("cc -static: {}", String::from_utf8_lossy(&output.stderr)));
+            not_run(
+                test,
+                &format!("cc -static: {}", String::from_utf8_lossy(&output.stderr)),
+            );
             None
         }
         Err(error) => {
