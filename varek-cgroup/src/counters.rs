@@ -24,41 +24,51 @@ impl Group {
                 let events = self.memory_events(memory)?;
                 counters.oom_kill = keyed(&events, "oom_kill").unwrap_or(0);
                 counters.oom_evidence = "memory.events oom_kill";
-                // The local file leaves out what limits of groups below the run's own did.
-                let (local, evidence) = match memory.read_optional("memory.events.local")? {
-                    Some(local) => (local, "memory.events.local max, oom"),
-                    None => (events, "memory.events max, oom"),
-                };
-                counters.oom = keyed(&local, "oom").unwrap_or(0);
-                let reached = keyed(&local, "max").unwrap_or(0);
-                counters.memory_limit_reached = reached.saturating_add(counters.oom);
-                counters.memory_evidence = evidence;
+                counters.memory_evidence = "memory.events max, oom";
+                // Every run's end passes here: without a kill there is nothing to attribute.
+                if counters.oom_kill > 0 {
+                    // The local file leaves out what limits of groups below the run's own did.
+                    let (local, evidence) = match memory.read_optional("memory.events.local")? {
+                        Some(local) => (local, "memory.events.local max, oom"),
+                        None => (events, "memory.events max, oom"),
+                    };
+                    counters.oom = keyed(&local, "oom").unwrap_or(0);
+                    let reached = keyed(&local, "max").unwrap_or(0);
+                    counters.memory_limit_reached = reached.saturating_add(counters.oom);
+                    counters.memory_evidence = evidence;
+                }
             }
             Some((memory, false)) => {
                 let control = memory.read("memory.oom_control")?;
                 counters.oom_kill = keyed(&control, "oom_kill").unwrap_or(0);
                 counters.oom_evidence = "memory.oom_control oom_kill";
-                let number =
-                    |text: Option<String>| text.and_then(|text| number_or_max(&text)).unwrap_or(0);
-                // With equal limits the charge for memory and swap together is tried first and fails first.
-                let failed = number(memory.read_optional("memory.failcnt")?)
-                    .saturating_add(number(memory.read_optional("memory.memsw.failcnt")?));
-                counters.memory_limit_reached = failed;
                 counters.memory_evidence = "memory.failcnt + memory.memsw.failcnt";
-                if failed == 0
-                    && let Some(limit) = self.limits().memory
-                    && number(memory.read_optional("memory.max_usage_in_bytes")?) >= limit
-                {
-                    counters.memory_limit_reached = 1;
-                    counters.memory_evidence = "memory.max_usage_in_bytes at the limit";
+                if counters.oom_kill > 0 {
+                    let number = |text: Option<String>| {
+                        text.and_then(|text| number_or_max(&text)).unwrap_or(0)
+                    };
+                    // With equal limits the charge for memory and swap together is tried first and fails first.
+                    let failed = number(memory.read_optional("memory.failcnt")?)
+                        .saturating_add(number(memory.read_optional("memory.memsw.failcnt")?));
+                    counters.memory_limit_reached = failed;
+                    if failed == 0
+                        && let Some(limit) = self.limits().memory
+                        && number(memory.read_optional("memory.max_usage_in_bytes")?) >= limit
+                    {
+                        counters.memory_limit_reached = 1;
+                        counters.memory_evidence = "memory.max_usage_in_bytes at the limit";
+                    }
                 }
             }
         }
         if let Some((pids, _)) = self.places().of(Controller::Pids) {
             let events = pids.read("pids.events")?;
             counters.pids_refused = keyed(&events, "max").unwrap_or(0);
-            let peak = pids.read_optional("pids.peak")?;
-            counters.pids_evidence = if peak.is_some() {
+            let peak = match counters.pids_refused {
+                0 => None,
+                _ => pids.read_optional("pids.peak")?,
+            };
+            counters.pids_evidence = if peak.is_some() || counters.pids_refused == 0 {
                 "pids.events max, pids.peak"
             } else {
                 "pids.events max, pids.current"

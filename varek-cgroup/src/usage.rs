@@ -17,7 +17,8 @@ pub struct Counters {
     pub oom: u64,
     /// Where `oom_kill` was read; empty without the memory controller.
     pub oom_evidence: &'static str,
-    /// How often an allocation met the group's own memory limit, reclaim of page cache included.
+    /// How often an allocation met the group's own memory limit, reclaim of page cache included. Read only
+    /// where `oom_kill` is not 0, and 0 otherwise.
     pub memory_limit_reached: u64,
     /// Where `memory_limit_reached` was read; empty without the memory controller.
     pub memory_evidence: &'static str,

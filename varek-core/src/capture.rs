@@ -94,7 +94,9 @@ impl Buffer {
         let room = self.head_bound - self.head.len();
         let (head, rest) = bytes.split_at(room.min(bytes.len()));
         self.head.extend_from_slice(head);
-        let rest = rest.get(rest.len().saturating_sub(self.tail_bound)..).unwrap_or_default();
+        let rest = rest
+            .get(rest.len().saturating_sub(self.tail_bound)..)
+            .unwrap_or_default();
         let over = (self.tail.len() + rest.len()).saturating_sub(self.tail_bound);
         self.tail.drain(..over);
         self.tail.extend(rest);
@@ -111,7 +113,11 @@ impl Buffer {
         let (front, back) = self.tail.as_slices();
         bytes.extend_from_slice(front);
         bytes.extend_from_slice(back);
-        Captured { bytes, total: self.total, cut }
+        Captured {
+            bytes,
+            total: self.total,
+            cut,
+        }
     }
 }
 
@@ -129,7 +135,10 @@ mod tests {
         buffer.push(b"defgh");
         let captured = buffer.finish();
         assert_eq!(captured.bytes, b"abgh");
-        assert_eq!((captured.total, captured.omitted(), captured.cut), (8, 4, Some(2)));
+        assert_eq!(
+            (captured.total, captured.omitted(), captured.cut),
+            (8, 4, Some(2))
+        );
         assert_eq!(captured.to_text(), "ab\n[4 bytes omitted]\ngh");
     }
 

@@ -99,7 +99,10 @@ impl Cell {
             if let Some(reason) = &state.gone {
                 return Err(gone(reason));
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -110,7 +113,10 @@ impl Cell {
             if let Some(result) = take_finish(&mut state) {
                 return result;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -142,5 +148,7 @@ fn take_finish(state: &mut State) -> Option<Result<Outcome, Error>> {
 }
 
 fn gone(reason: &str) -> Error {
-    Error::SupervisorGone { reason: reason.to_owned() }
+    Error::SupervisorGone {
+        reason: reason.to_owned(),
+    }
 }

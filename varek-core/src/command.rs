@@ -77,13 +77,15 @@ impl Command {
 
     /// Adds arguments.
     pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
-        self.arguments.extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
+        self.arguments
+            .extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
         self
     }
 
     /// Puts a variable into the guest's environment, over the policy's of that name.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.environment.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
+        self.environment
+            .insert(name.as_ref().to_owned(), value.as_ref().to_owned());
         self
     }
 
@@ -121,14 +123,22 @@ impl Command {
     /// directories are made. This is the way for payloads of any size.
     pub fn file(mut self, path: impl Into<PathBuf>, contents: impl Into<Vec<u8>>) -> Self {
         let (path, contents) = (path.into(), contents.into());
-        self.files.push(ScratchFile { path, contents, executable: false });
+        self.files.push(ScratchFile {
+            path,
+            contents,
+            executable: false,
+        });
         self
     }
 
     /// Puts an executable file into the scratch directory before the guest starts.
     pub fn executable(mut self, path: impl Into<PathBuf>, contents: impl Into<Vec<u8>>) -> Self {
         let (path, contents) = (path.into(), contents.into());
-        self.files.push(ScratchFile { path, contents, executable: true });
+        self.files.push(ScratchFile {
+            path,
+            contents,
+            executable: true,
+        });
         self
     }
 
@@ -165,7 +175,10 @@ impl fmt::Debug for Command {
             .field("stdin", &self.stdin)
             .field("stdout", &self.stdout)
             .field("stderr", &self.stderr)
-            .field("files", &self.files.iter().map(|file| &file.path).collect::<Vec<_>>())
+            .field(
+                "files",
+                &self.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
+            )
             .field("scratch", &self.scratch)
             .field("directory", &self.directory)
             .finish_non_exhaustive()
@@ -287,7 +300,10 @@ mod tests {
 
     #[test]
     fn debug_shows_neither_arguments_nor_values_nor_input() {
-        let command = Command::new("p").arg("hush1").env("TOKEN", "hush2").stdin("hush3");
+        let command = Command::new("p")
+            .arg("hush1")
+            .env("TOKEN", "hush2")
+            .stdin("hush3");
         let text = format!("{command:?}");
         assert!(text.contains("TOKEN"), "{text}");
         assert!(!text.contains("hush"), "{text}");

@@ -64,7 +64,7 @@ pub enum Error {
         reason: String,
     },
     /// A set-up step in the child failed before the guest's program started.
-    #[error("set-up failed at step {step}: {source}{}", remedy(step, source))]
+    #[error("set-up failed at step {step}: {source}{}", remedy(*step, source))]
     Setup {
         /// The step.
         step: SetupStep,
@@ -86,7 +86,9 @@ pub enum Error {
         limit: usize,
     },
     /// The sandbox was made before the embedder forked; the copy has no supervisor.
-    #[error("this process is a forked copy of the one that made the sandbox; make a new sandbox in it")]
+    #[error(
+        "this process is a forked copy of the one that made the sandbox; make a new sandbox in it"
+    )]
     ForkedCopy,
     /// Every uid of the range is taken by a running guest or a leftover.
     #[error("no uid is free in {first}..{}: {reason}", u64::from(*first) + u64::from(*count))]
@@ -118,7 +120,11 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn io(operation: &'static str, source: impl Into<io::Error>) -> Self {
-        Self::Io { operation, path: None, source: source.into() }
+        Self::Io {
+            operation,
+            path: None,
+            source: source.into(),
+        }
     }
 
     pub(crate) fn io_at(
@@ -126,7 +132,11 @@ impl Error {
         path: impl Into<PathBuf>,
         source: impl Into<io::Error>,
     ) -> Self {
-        Self::Io { operation, path: Some(path.into()), source: source.into() }
+        Self::Io {
+            operation,
+            path: Some(path.into()),
+            source: source.into(),
+        }
     }
 }
 
@@ -162,7 +172,11 @@ pub struct Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: asked {}; the host {}; {}", self.layer, self.asked, self.has, self.remedy)
+        write!(
+            f,
+            "{}: asked {}; the host {}; {}",
+            self.layer, self.asked, self.has, self.remedy
+        )
     }
 }
 
@@ -227,7 +241,11 @@ impl SetupStep {
     ];
 
     pub(crate) fn from_number(number: u32) -> Self {
-        usize::try_from(number).ok().and_then(|n| Self::ALL.get(n)).copied().unwrap_or(Self::Clone)
+        usize::try_from(number)
+            .ok()
+            .and_then(|n| Self::ALL.get(n))
+            .copied()
+            .unwrap_or(Self::Clone)
     }
 }
 
@@ -255,19 +273,28 @@ impl fmt::Display for SetupStep {
 }
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 fn paths(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(":")
+    paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect::<Vec<_>>()
+        .join(":")
 }
 
 fn at(path: Option<&PathBuf>) -> String {
-    path.map(|path| format!(" {}", path.display())).unwrap_or_default()
+    path.map(|path| format!(" {}", path.display()))
+        .unwrap_or_default()
 }
 
 /// What to do about the set-up failures that an embedder can do something about.
-fn remedy(step: &SetupStep, source: &io::Error) -> &'static str {
+fn remedy(step: SetupStep, source: &io::Error) -> &'static str {
     match (step, source.raw_os_error()) {
         (SetupStep::Exec, Some(7)) => {
             "; the arguments and the environment together are too long for the kernel: pass the text as a file (Command::file) or on stdin"
@@ -279,7 +306,9 @@ fn remedy(step: &SetupStep, source: &io::Error) -> &'static str {
         }
         (SetupStep::Exec, Some(2)) => "; the program's interpreter or loader is missing",
         (SetupStep::Clone, Some(11)) => "; the embedder's own process limit is reached",
-        (SetupStep::Filter, Some(24)) => "; the embedder has no free descriptor: raise its RLIMIT_NOFILE",
+        (SetupStep::Filter, Some(24)) => {
+            "; the embedder has no free descriptor: raise its RLIMIT_NOFILE"
+        }
         (SetupStep::Directory, Some(_)) => "; the working directory must exist and be a directory",
         _ => "",
     }

@@ -48,9 +48,12 @@ impl Guardian {
             // Out of reach of what a terminal sends to the embedder's group.
             .process_group(0)
             .spawn()?;
-        Ok(Self { process, lifeline: File::from(write), embedder: std::process::id() })
+        Ok(Self {
+            process,
+            lifeline: File::from(write),
+            embedder: std::process::id(),
+        })
     }
-
 }
 
 impl Drop for Guardian {
@@ -84,7 +87,11 @@ fn image_file() -> io::Result<OwnedFd> {
 fn image() -> Vec<u8> {
     const EM_X86_64: u16 = 62;
     const EM_AARCH64: u16 = 183;
-    let machine = if cfg!(target_arch = "x86_64") { EM_X86_64 } else { EM_AARCH64 };
+    let machine = if cfg!(target_arch = "x86_64") {
+        EM_X86_64
+    } else {
+        EM_AARCH64
+    };
     let code = sys::guardian_code();
     let size = HEADERS + code.len() as u64;
     let mut image = Vec::with_capacity(256);

@@ -77,7 +77,10 @@ impl Child {
 
     fn end(&self, cause: Cause) {
         // A supervisor that has ended has killed everything.
-        let _ = self.engine.inbox.send(Message::End { key: self.key, cause });
+        let _ = self.engine.inbox.send(Message::End {
+            key: self.key,
+            cause,
+        });
     }
 }
 
@@ -111,6 +114,9 @@ impl Drop for Child {
 
 impl fmt::Debug for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Child").field("run", &self.run).field("pid", &self.pid).finish_non_exhaustive()
+        f.debug_struct("Child")
+            .field("run", &self.run)
+            .field("pid", &self.pid)
+            .finish_non_exhaustive()
     }
 }

@@ -32,9 +32,21 @@ impl Kit {
         let owner = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
         let scratch = Scratch::create(&sealed.scratch_base, &format!("varek-{run}"), owner)?;
         let granted = [(scratch.directory(), Access::Write)];
-        let ruleset = sealed.grants.as_ref().map(|grants| grants.ruleset(&granted)).transpose()?;
-        let group = sealed.subtree.create(&run.to_string(), &sealed.group_limits)?;
-        Ok(Self { run, ruleset, scratch, group, lease })
+        let ruleset = sealed
+            .grants
+            .as_ref()
+            .map(|grants| grants.ruleset(&granted))
+            .transpose()?;
+        let group = sealed
+            .subtree
+            .create(&run.to_string(), &sealed.group_limits)?;
+        Ok(Self {
+            run,
+            ruleset,
+            scratch,
+            group,
+            lease,
+        })
     }
 }
 
@@ -60,10 +72,12 @@ impl Kits {
     pub(crate) fn start(sealed: Arc<Sealed>) -> std::io::Result<Arc<Self>> {
         let kits = Arc::new(Self::default());
         let mine = kits.clone();
-        std::thread::Builder::new().name("varek-kits".into()).spawn(move || {
-            crate::sys::block_signals();
-            mine.work(&sealed);
-        })?;
+        std::thread::Builder::new()
+            .name("varek-kits".into())
+            .spawn(move || {
+                crate::sys::block_signals();
+                mine.work(&sealed);
+            })?;
         Ok(kits)
     }
 
@@ -85,7 +99,10 @@ impl Kits {
         let mut state = self.state();
         loop {
             while !state.closed && state.ready.len() >= READY {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
             }
             if state.closed {
                 return;
@@ -100,7 +117,10 @@ impl Kits {
                 Ok(kit) => drop(kit),
                 // A run that finds no kit makes its own, and says what is wrong: until then, do not insist.
                 Err(_) if !state.closed => {
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = self
+                        .changed
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner);
                 }
                 Err(_) => {}
             }
@@ -114,7 +134,10 @@ impl Kits {
         state.closed = true;
         self.changed.notify_all();
         while state.making {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         let ready = std::mem::take(&mut state.ready);
         drop(state);

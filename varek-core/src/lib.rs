@@ -43,7 +43,10 @@
 //! The floor, the calls between the filter and the guest's first instruction, works under every policy: see
 //! [`FLOOR`].
 
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
 compile_error!(
     "varek-core bounds guests with the Linux kernel and supports Linux on x86_64 and aarch64 only"
 );
@@ -70,7 +73,10 @@ mod sandbox;
 mod scratch;
 mod spawn;
 mod supervisor;
-#[expect(unsafe_code, reason = "the module of this name is where system calls are made")]
+#[expect(
+    unsafe_code,
+    reason = "the module of this name is where system calls are made"
+)]
 mod sys;
 mod watchdog;
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::error::Problem;
+
 /// 1,024 bytes.
 pub const KIB: u64 = 1024;
 /// 1,048,576 bytes.
@@ -45,6 +47,66 @@ pub struct Limits {
 impl Limits {
     /// How long after its start a guest runs without its CPU share being enforced.
     pub const CPU_SHARE_DELAY: Duration = Duration::from_millis(250);
+
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let year = Duration::from_secs(366 * 24 * 3600);
+        let checks = [
+            (
+                self.memory.is_none_or(|bytes| bytes >= MIB),
+                "limits.memory",
+                "is under 1 MiB, in which no program starts",
+            ),
+            (
+                self.pids != Some(0),
+                "limits.pids",
+                "is 0; the guest itself needs 1",
+            ),
+            (
+                !self.wall_clock.is_zero(),
+                "limits.wall_clock",
+                "is zero; the guest could not start",
+            ),
+            (
+                self.wall_clock <= year,
+                "limits.wall_clock",
+                "is over a year; write the limit that you mean",
+            ),
+            (
+                self.cpu_time
+                    .is_none_or(|time| time >= Duration::from_millis(10)),
+                "limits.cpu_time",
+                "is under 10 ms, in which no program starts",
+            ),
+            (
+                self.output >= 2,
+                "limits.output",
+                "is under 2 bytes; head and tail need one each",
+            ),
+            (
+                self.output <= 4 * GIB,
+                "limits.output",
+                "is over 4 GiB, all of which the embedder would have to keep in memory; stream instead",
+            ),
+            (
+                self.open_files >= 3,
+                "limits.open_files",
+                "is under 3; stdin, stdout and stderr need as many",
+            ),
+            (
+                self.file_size != Some(0),
+                "limits.file_size",
+                "is 0; leave write grants out instead",
+            ),
+        ];
+        checks
+            .into_iter()
+            .filter(|(holds, _, _)| !holds)
+            .map(|(_, field, message)| Problem {
+                field,
+                message: message.into(),
+            })
+            .collect()
+    }
 }
 
 impl Default for Limits {
@@ -114,7 +176,9 @@ impl FromStr for CpuShare {
         text.strip_suffix('%')
             .and_then(|number| number.parse().ok())
             .and_then(Self::percent)
-            .ok_or_else(|| ParseCpuShareError { text: text.to_owned() })
+            .ok_or_else(|| ParseCpuShareError {
+                text: text.to_owned(),
+            })
     }
 }
 
@@ -126,7 +190,9 @@ impl Serialize for CpuShare {
 
 impl<'de> Deserialize<'de> for CpuShare {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
     }
 }
 
@@ -148,7 +214,10 @@ pub struct DenialBudget {
 impl Default for DenialBudget {
     /// 20,000 in all, 5,000 in a second.
     fn default() -> Self {
-        Self { total: 20_000, per_second: 5_000 }
+        Self {
+            total: 20_000,
+            per_second: 5_000,
+        }
     }
 }
 

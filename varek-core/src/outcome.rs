@@ -76,7 +76,11 @@ impl Outcome {
             EventKind::LimitHit(hit) => self.limits_hit.push(hit.clone()),
             EventKind::DescendantsKilled { count } => self.descendants_killed = *count,
             EventKind::MonitorFault { fault } => self.faults.push(fault.clone()),
-            EventKind::RunFinished { termination, usage, cleanup } => {
+            EventKind::RunFinished {
+                termination,
+                usage,
+                cleanup,
+            } => {
                 self.termination = termination.clone();
                 self.usage = *usage;
                 self.cleanup = cleanup.clone();
@@ -139,7 +143,11 @@ impl fmt::Display for Outcome {
             write!(f, "; {hit}")?;
         }
         if self.descendants_killed > 0 {
-            write!(f, "; {} left-over processes killed", self.descendants_killed)?;
+            write!(
+                f,
+                "; {} left-over processes killed",
+                self.descendants_killed
+            )?;
         }
         for (name, captured) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             if captured.truncated() {
@@ -235,7 +243,10 @@ impl Denials {
         self.calls
             .entry(denial.name())
             .and_modify(|call| call.count += 1)
-            .or_insert_with(|| DeniedCall { count: 1, first: denial.clone() });
+            .or_insert_with(|| DeniedCall {
+                count: 1,
+                first: denial.clone(),
+            });
     }
 
     /// How many denied calls were made in all.
@@ -311,7 +322,10 @@ mod tests {
         outcome.apply(&denial("execve", Answer::Errno(1)));
         outcome.apply(&finished(Termination::Exited(0)));
         assert!(outcome.success());
-        assert_eq!(outcome.violation().and_then(Violation::syscall), Some("execve"));
+        assert_eq!(
+            outcome.violation().and_then(Violation::syscall),
+            Some("execve")
+        );
         assert_eq!(outcome.denials.count("execve"), 2);
     }
 
@@ -327,9 +341,16 @@ mod tests {
     fn probes_and_the_embedder_s_own_kills_are_no_violations() {
         let mut outcome = Outcome::new(RunId::from_bits(1));
         outcome.apply(&denial("io_uring_setup", Answer::Probe));
-        outcome.apply(&EventKind::KillIssued { cause: Cause::Cancelled });
+        outcome.apply(&EventKind::KillIssued {
+            cause: Cause::Cancelled,
+        });
         assert_eq!(outcome.violation(), None);
-        outcome.apply(&EventKind::KillIssued { cause: Cause::WallClock });
-        assert_eq!(outcome.violation(), Some(&Violation::Killed(Cause::WallClock)));
+        outcome.apply(&EventKind::KillIssued {
+            cause: Cause::WallClock,
+        });
+        assert_eq!(
+            outcome.violation(),
+            Some(&Violation::Killed(Cause::WallClock))
+        );
     }
 }

@@ -30,8 +30,15 @@ pub(crate) struct ByteQueue {
 impl ByteQueue {
     /// A queue that is full of these bytes and gets no more.
     pub(crate) fn filled(bytes: Vec<u8>) -> Self {
-        let state = State { bytes: bytes.into(), finished: true, abandoned: false };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        let state = State {
+            bytes: bytes.into(),
+            finished: true,
+            abandoned: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -73,7 +80,11 @@ impl ByteQueue {
     ) -> io::Result<Drained> {
         let mut state = self.state();
         if state.bytes.is_empty() {
-            return Ok(if state.finished { Drained::Finished } else { Drained::Empty });
+            return Ok(if state.finished {
+                Drained::Finished
+            } else {
+                Drained::Empty
+            });
         }
         let taken = write(state.bytes.as_slices().0)?.min(state.bytes.len());
         state.bytes.drain(..taken);
@@ -107,7 +118,11 @@ impl Read for ChildOutput {
         }
         let mut state = self.queue.state();
         while state.bytes.is_empty() && !state.finished {
-            state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .queue
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         let was_full = state.bytes.len() >= CAPACITY;
         let read = state.bytes.read(buffer)?;
@@ -147,7 +162,11 @@ impl Write for ChildInput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.queue.state();
         while state.bytes.len() >= CAPACITY && !state.abandoned {
-            state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .queue
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         if state.abandoned {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -162,9 +181,17 @@ impl Write for ChildInput {
     fn flush(&mut self) -> io::Result<()> {
         let mut state = self.queue.state();
         while !state.bytes.is_empty() && !state.abandoned {
-            state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .queue
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
-        if state.abandoned { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+        if state.abandoned {
+            Err(io::ErrorKind::BrokenPipe.into())
+        } else {
+            Ok(())
+        }
     }
 }
 

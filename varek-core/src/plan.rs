@@ -101,7 +101,13 @@ pub(crate) fn prepare(
         }
     }
 
-    let Kit { run, ruleset, scratch, group, lease } = kits.take(sealed)?;
+    let Kit {
+        run,
+        ruleset,
+        scratch,
+        group,
+        lease,
+    } = kits.take(sealed)?;
     let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
     let scratch = match &command.scratch {
         Some(path) => Scratch::adopt(path, identity)?,
@@ -129,7 +135,11 @@ pub(crate) fn prepare(
     let child = ChildPlan {
         report: Arc::new(Report::new()),
         group: above_stdio(group.directory())?,
-        placements: group.placements().iter().map(above_stdio).collect::<Result<_, _>>()?,
+        placements: group
+            .placements()
+            .iter()
+            .map(above_stdio)
+            .collect::<Result<_, _>>()?,
         directory: working_directory(&command, &scratch)?,
         rlimits: rlimits(policy, sealed.host.cpus),
         open_files: nofile(policy),
@@ -174,16 +184,23 @@ fn fill(scratch: &Scratch, files: &[ScratchFile]) -> Result<(), Error> {
 fn find_program(policy: &Policy, program: &OsStr) -> Result<PathBuf, Error> {
     if program.is_empty() {
         let reason = "is empty; name a program".into();
-        return Err(Error::Command { what: "the program".into(), reason });
+        return Err(Error::Command {
+            what: "the program".into(),
+            reason,
+        });
     }
     no_nul("the program's name", program)?;
     if program.as_bytes().contains(&b'/') {
         return std::path::absolute(program)
             .map_err(|e| Error::io_at("resolve", PathBuf::from(program), e));
     }
-    let found = policy.search_path.iter().map(|directory| directory.join(program)).find(|path| {
-        std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
-    });
+    let found = policy
+        .search_path
+        .iter()
+        .map(|directory| directory.join(program))
+        .find(|path| {
+            std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
+        });
     found.ok_or_else(|| Error::ProgramNotFound {
         program: program.to_string_lossy().into_owned(),
         searched: policy.search_path.clone(),
@@ -208,7 +225,10 @@ impl Image {
     }
 
     fn open(program: &Path) -> Result<Self, Error> {
-        let cannot = |reason: String| Error::Program { program: program.to_owned(), reason };
+        let cannot = |reason: String| Error::Program {
+            program: program.to_owned(),
+            reason,
+        };
         let meta = std::fs::metadata(program).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => cannot("there is no such file; check the path".into()),
             _ => cannot(format!("{e}; check the path and its permissions")),
@@ -217,17 +237,24 @@ impl Image {
             return Err(cannot("it is no regular file".into()));
         }
         if meta.mode() & 0o111 == 0 {
-            return Err(cannot("it is not executable; chmod +x it, or run it by its interpreter".into()));
+            return Err(cannot(
+                "it is not executable; chmod +x it, or run it by its interpreter".into(),
+            ));
         }
         let file = open_path(program)?;
         let interpreter = interpreter_of(program);
-        let interpreter_file = match &interpreter {
-            Some(path) => Some(open_path(path).map_err(|_| {
-                cannot(format!("its interpreter {} is not there", path.display()))
-            })?),
-            None => None,
-        };
-        Ok(Self { file, interpreter, interpreter_file })
+        let interpreter_file =
+            match &interpreter {
+                Some(path) => Some(open_path(path).map_err(|_| {
+                    cannot(format!("its interpreter {} is not there", path.display()))
+                })?),
+                None => None,
+            };
+        Ok(Self {
+            file,
+            interpreter,
+            interpreter_file,
+        })
     }
 }
 
@@ -249,9 +276,13 @@ fn interpreter_of(program: &Path) -> Option<PathBuf> {
 
 /// A guest with a uid of its own gets through a directory only where that is open to everybody.
 fn reachable(program: &Path) -> Result<(), Error> {
-    let program = program.canonicalize().map_err(|e| Error::io_at("resolve", program, e))?;
+    let program = program
+        .canonicalize()
+        .map_err(|e| Error::io_at("resolve", program, e))?;
     for directory in program.ancestors().skip(1) {
-        let mode = std::fs::metadata(directory).map_err(|e| Error::io_at("stat", directory, e))?.mode();
+        let mode = std::fs::metadata(directory)
+            .map_err(|e| Error::io_at("stat", directory, e))?
+            .mode();
         if mode & 0o001 == 0 {
             return Err(Error::Program {
                 program: program.clone(),
@@ -271,15 +302,19 @@ fn reachable(program: &Path) -> Result<(), Error> {
 fn no_nul(what: &str, text: &OsStr) -> Result<(), Error> {
     if text.as_bytes().contains(&0) {
         let reason = "has a NUL byte in it, which the kernel takes for its end".into();
-        return Err(Error::Command { what: what.to_owned(), reason });
+        return Err(Error::Command {
+            what: what.to_owned(),
+            reason,
+        });
     }
     Ok(())
 }
 
+/// MAX_ARG_STRLEN of Linux is 32 pages of 4 KiB, the final NUL included (execve(2)).
+const LONGEST: usize = 131_071;
+
 fn c_string(what: &str, text: &OsStr) -> Result<CString, Error> {
     no_nul(what, text)?;
-    // MAX_ARG_STRLEN of Linux is 32 pages of 4 KiB, the final NUL included (execve(2)).
-    const LONGEST: usize = 131_071;
     if text.len() > LONGEST {
         return Err(Error::Command {
             what: what.to_owned(),
@@ -311,7 +346,7 @@ fn strings(
     variables.extend(command.environment.clone());
     let mut environment = Vec::with_capacity(variables.len());
     for (name, value) in variables {
-        let what = format!("environment variable {name:?}");
+        let what = format!("environment variable {}", name.display());
         if name.is_empty() || name.as_bytes().contains(&b'=') {
             let reason = "has an empty name or one with '=' in it".into();
             return Err(Error::Command { what, reason });
@@ -338,15 +373,26 @@ fn working_directory(command: &Command, scratch: &Scratch) -> Result<OwnedFd, Er
 
 fn rlimits(policy: &Policy, cpus: usize) -> Vec<Rlimit> {
     let limits = &policy.limits;
-    let fixed = |resource, value| Rlimit { resource, soft: value, hard: value };
+    let fixed = |resource, value| Rlimit {
+        resource,
+        soft: value,
+        hard: value,
+    };
     // A backstop where nobody watches any more: the CPU time that the tree could have used by its
     // deadline, in whole seconds and one more.
     let wall = limits.wall_clock.as_secs().saturating_add(1);
     let most = wall.saturating_mul(u64::try_from(cpus).unwrap_or(1).max(1));
-    let cpu = limits.cpu_time.map_or(most, |time| time.as_secs() + 1).min(most);
+    let cpu = limits
+        .cpu_time
+        .map_or(most, |time| time.as_secs() + 1)
+        .min(most);
     let mut all = vec![
         fixed(libc::RLIMIT_CORE, 0),
-        Rlimit { resource: libc::RLIMIT_CPU, soft: cpu, hard: cpu + 1 },
+        Rlimit {
+            resource: libc::RLIMIT_CPU,
+            soft: cpu,
+            hard: cpu + 1,
+        },
         fixed(libc::RLIMIT_MEMLOCK, 64 * 1024),
         fixed(libc::RLIMIT_MSGQUEUE, 0),
         fixed(libc::RLIMIT_NICE, 0),
@@ -360,7 +406,11 @@ fn rlimits(policy: &Policy, cpus: usize) -> Vec<Rlimit> {
 
 fn nofile(policy: &Policy) -> Rlimit {
     let files = policy.limits.open_files;
-    Rlimit { resource: libc::RLIMIT_NOFILE, soft: files, hard: files }
+    Rlimit {
+        resource: libc::RLIMIT_NOFILE,
+        soft: files,
+        hard: files,
+    }
 }
 
 /// The guest's three descriptors, and the embedder's ends of their pipes.
@@ -390,7 +440,12 @@ impl Streams {
         };
         let (child_out, stdout) = output(stdout)?;
         let (child_err, stderr) = output(stderr)?;
-        Ok(Self { child: [child_in, child_out, child_err], stdin, stdout, stderr })
+        Ok(Self {
+            child: [child_in, child_out, child_err],
+            stdin,
+            stdout,
+            stderr,
+        })
     }
 }
 
@@ -444,7 +499,11 @@ fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Error> {
 impl AboveStdio for OwnedFd {
     fn above_stdio(self) -> Result<OwnedFd, Error> {
         use std::os::fd::AsRawFd;
-        if self.as_raw_fd() > 2 { Ok(self) } else { duplicate(self) }
+        if self.as_raw_fd() > 2 {
+            Ok(self)
+        } else {
+            duplicate(self)
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use varek_telemetry::Layer;
 use crate::error::Problem;
 use crate::filesystem::Filesystem;
 use crate::identity::Identity;
-use crate::limits::{CpuShare, DenialBudget, Limits, MIB, Overflow};
+use crate::limits::{CpuShare, DenialBudget, Limits, Overflow};
 
 /// What a guest may do: pure data, read from TOML or JSON, written back, compared and digested.
 ///
@@ -79,7 +79,9 @@ impl Policy {
     }
 
     fn default_search_path() -> Vec<PathBuf> {
-        ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec()
+        ["/usr/local/bin", "/usr/bin", "/bin"]
+            .map(PathBuf::from)
+            .to_vec()
     }
 
     fn default_grace() -> Duration {
@@ -87,8 +89,11 @@ impl Policy {
     }
 
     fn with(syscalls: SyscallPolicy, filesystem: Filesystem) -> Self {
-        let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let environment = [
+            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            ("LANG", "C.UTF-8"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
         Self {
             version: Self::VERSION,
             syscalls,
@@ -227,7 +232,6 @@ impl Policy {
 
     /// Everything in the policy that contradicts itself or is out of range, whatever the host.
     pub fn problems(&self) -> Vec<Problem> {
-        let limits = &self.limits;
         let mut problems = Vec::new();
         let mut need = |ok: bool, field: &'static str, message: String| {
             if !ok {
@@ -237,54 +241,44 @@ impl Policy {
         need(
             self.version == Self::VERSION,
             "version",
-            format!("is {}; this build reads version {}", self.version, Self::VERSION),
+            format!(
+                "is {}; this build reads version {}",
+                self.version,
+                Self::VERSION
+            ),
         );
-        need(
-            limits.memory.is_none_or(|bytes| bytes >= MIB),
-            "limits.memory",
-            format!("is {} bytes; no program starts in less than 1 MiB", limits.memory.unwrap_or(0)),
-        );
-        need(limits.pids != Some(0), "limits.pids", "is 0; the guest itself needs 1".into());
-        need(!limits.wall_clock.is_zero(), "limits.wall_clock", "is zero; the guest could not start".into());
-        need(
-            limits.wall_clock <= Duration::from_secs(366 * 24 * 3600),
-            "limits.wall_clock",
-            "is over a year; write the limit that you mean".into(),
-        );
-        need(
-            limits.cpu_time.is_none_or(|time| time >= Duration::from_millis(10)),
-            "limits.cpu_time",
-            "is under 10 ms; no program starts in less".into(),
-        );
-        need(limits.output >= 2, "limits.output", "is under 2 bytes; head and tail need one each".into());
-        need(
-            limits.output <= 4 * 1024 * MIB,
-            "limits.output",
-            "is over 4 GiB, all of which the embedder would have to keep in memory; stream instead".into(),
-        );
-        need(
-            limits.open_files >= 3,
-            "limits.open_files",
-            format!("is {}; stdin, stdout and stderr need 3", limits.open_files),
-        );
-        need(limits.file_size != Some(0), "limits.file_size", "is 0; leave write grants out instead".into());
-        need(self.denials.total > 0, "denials.total", "is 0; the first denied call would kill".into());
-        need(self.denials.per_second > 0, "denials.per_second", "is 0; the first denied call would kill".into());
         need(
             self.grace >= Duration::from_millis(10) && self.grace <= Duration::from_secs(3600),
             "grace",
             "must be 10 ms to one hour".into(),
         );
+        need(
+            self.denials.total > 0,
+            "denials.total",
+            "is 0; the first denied call would kill".into(),
+        );
+        need(
+            self.denials.per_second > 0,
+            "denials.per_second",
+            "is 0; the first denied call would kill".into(),
+        );
         for path in self.search_path.iter().filter(|path| !path.is_absolute()) {
-            need(false, "search_path", format!("has the relative path {}", path.display()));
+            need(
+                false,
+                "search_path",
+                format!("has the relative path {}", path.display()),
+            );
         }
         for (name, value) in &self.environment {
             need(
                 !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0'),
                 "environment",
-                format!("has the name {name:?}, which is empty or has '=' or NUL in it, or a value with NUL"),
+                format!(
+                    "has the name {name:?}, which is empty or has '=' or NUL in it, or a value with NUL"
+                ),
             );
         }
+        problems.extend(self.limits.problems());
         problems.extend(self.filesystem.problems());
         problems.extend(self.identity.problems());
         problems
@@ -294,6 +288,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::MIB;
 
     #[test]
     fn presets_have_no_problems_and_round_trip_through_toml_and_json() {
@@ -311,20 +306,36 @@ mod tests {
     fn an_unknown_field_is_an_error_that_names_it() {
         let mut json = serde_json::to_value(Policy::python()).unwrap();
         json["limits"]["memroy"] = 5.into();
-        let error = serde_json::from_value::<Policy>(json).unwrap_err().to_string();
+        let error = serde_json::from_value::<Policy>(json)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("memroy"), "{error}");
     }
 
     #[test]
     fn every_problem_is_reported_at_once() {
-        let mut policy = Policy::python().memory(0).pids(0).wall_clock(Duration::ZERO);
+        let mut policy = Policy::python()
+            .memory(0)
+            .pids(0)
+            .wall_clock(Duration::ZERO);
         policy.limits.output = 0;
         policy.limits.open_files = 2;
         policy.version = 9;
-        let fields: Vec<_> = policy.problems().into_iter().map(|problem| problem.field).collect();
+        let fields: Vec<_> = policy
+            .problems()
+            .into_iter()
+            .map(|problem| problem.field)
+            .collect();
         assert_eq!(
             fields,
-            ["version", "limits.memory", "limits.pids", "limits.wall_clock", "limits.output", "limits.open_files"]
+            [
+                "version",
+                "limits.memory",
+                "limits.pids",
+                "limits.wall_clock",
+                "limits.output",
+                "limits.open_files"
+            ]
         );
     }
 

@@ -14,13 +14,14 @@ use varek_telemetry::{Enforcement, Layer, LayerStatus, Queue, Sink};
 use crate::cell::Cell;
 use crate::command::{Command, Output};
 use crate::error::{Error, Missing, Problem};
-use crate::handle::Child;
 use crate::guardian::Guardian;
+use crate::handle::Child;
 use crate::host::Host;
 use crate::identity::{Identity, UidPool};
 use crate::kits::Kits;
 use crate::landlock::Grants;
-use crate::layers::{Layers, layers};
+use crate::layers::layers;
+use crate::limits::CpuShare;
 use crate::outcome::Outcome;
 use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
 use crate::plan::{self, Capture};
@@ -72,7 +73,11 @@ pub(crate) struct Sealed {
 impl Sealed {
     /// Ends the guardian once there is nothing left to guard.
     pub(crate) fn dismiss_guardian(&self) {
-        let guardian = self.guardian.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let guardian = self
+            .guardian
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         drop(guardian);
     }
 }
@@ -139,7 +144,10 @@ impl Places {
             if self.when_full == WhenFull::Refuse {
                 return Err(Error::Full { limit: self.limit });
             }
-            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+            taken = self
+                .freed
+                .wait(taken)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         *taken += 1;
         Ok(Place(self.clone()))
@@ -216,73 +224,13 @@ impl SandboxBuilder {
     /// [`Error::Policy`] with every problem of the policy; [`Error::Unsupported`] with everything that it
     /// requires and the host lacks; [`Error::Syscalls`], [`Error::Group`] or [`Error::Io`] where the host fails.
     pub fn build(self) -> Result<Sandbox, Error> {
-        let policy = self.policy;
-        let problems = policy.problems();
-        if !problems.is_empty() {
-            return Err(Error::Policy { problems });
-        }
-        let host = self.host.unwrap_or_else(Host::probe);
-        let Layers { notify, landlock, own_identity, memory, pids, cpu, mut enforcement } =
-            layers(&policy, &host).map_err(|missing| Error::Unsupported { missing })?;
-        let arch = Arch::native().ok_or_else(|| Error::Unsupported {
-            missing: vec![Missing {
-                layer: Layer::Seccomp,
-                asked: "a system call filter".into(),
-                has: "is of an architecture without a table of system calls".into(),
-                remedy: "use x86_64 or aarch64".into(),
-            }],
-        })?;
-        let reporting = if notify { Reporting::Notify } else { Reporting::Errno };
-        let program = policy.syscalls.compile(arch, reporting)?;
-
-        let network = policy.syscalls.allows("socket");
-        let grants =
-            landlock.map(|abi| Grants::open(&policy.filesystem, abi, network)).transpose()?;
-        if let Some(grants) = &grants {
-            let detail = grants.describe();
-            enforcement.record(Layer::Landlock, LayerStatus::Enforced { detail });
-        }
-        let uids = match (&policy.identity, own_identity) {
-            (Identity::Own(range), true) => Some(UidPool::new(*range, makes_objects(&policy))?),
-            _ => None,
-        };
-
-        let group_limits = group_limits(&policy, memory, pids, cpu)?;
-        let layout = Layout::probe()?;
-        let mut required = group_limits.controllers();
-        for controller in self.aggregate.controllers() {
-            if !required.contains(&controller) {
-                required.push(controller);
-            }
-        }
-        let subtree = Subtree::prepare(&layout, &required, &self.aggregate)?;
-        let watches_oom = layout.hierarchy() == varek_cgroup::Hierarchy::Hybrid
-            && required.contains(&Controller::Memory);
-        note_unenforced(&subtree, &mut enforcement);
-        let guardian = start_guardian(&subtree, &mut enforcement);
-
-        let sink = self
-            .sink
-            .map(|sink| Queue::new(sink, self.queue))
-            .transpose()
-            .map_err(|e| Error::io("start the telemetry thread", e))?;
-        let sealed = Arc::new(Sealed {
-            digest: policy.digest(),
-            reports_denials: notify,
-            privileged: host.missing_capabilities.is_empty(),
-            program,
-            grants,
-            uids,
-            subtree,
-            guardian: Mutex::new(guardian),
-            group_limits,
-            watches_oom,
-            enforcement,
-            scratch_base: self.scratch_base.unwrap_or_else(std::env::temp_dir),
-            sink,
-            host,
-            policy,
+        let places = Arc::new(Places {
+            limit: self.limit,
+            when_full: self.when_full,
+            taken: Mutex::new(0),
+            freed: Condvar::new(),
         });
+        let sealed = Arc::new(self.seal()?);
         let inbox = Inbox::new().map_err(|e| Error::io("eventfd", e))?;
         let spawner = Spawner::start().map_err(|e| Error::io("start the spawner thread", e))?;
         let kits = Kits::start(sealed.clone()).map_err(|e| {
@@ -290,41 +238,122 @@ impl SandboxBuilder {
             Error::io("start the kits thread", e)
         })?;
         let supervisor =
-            supervisor::start(sealed.clone(), inbox.clone(), spawner.clone(), kits.clone());
-        let supervisor = supervisor.map_err(|e| {
-            spawner.close();
-            kits.close();
-            Error::io("start the supervisor thread", e)
-        })?;
-        let places = Places {
-            limit: self.limit,
-            when_full: self.when_full,
-            taken: Mutex::new(0),
-            freed: Condvar::new(),
-        };
+            supervisor::start(sealed.clone(), inbox.clone(), spawner.clone(), kits.clone())
+                .map_err(|e| {
+                    spawner.close();
+                    kits.close();
+                    Error::io("start the supervisor thread", e)
+                })?;
+        let next = AtomicU64::new(0);
+        let process = std::process::id();
         let engine = Engine {
             sealed,
             inbox,
             spawner,
             kits,
-            places: Arc::new(places),
-            next: AtomicU64::new(0),
-            process: std::process::id(),
+            places,
+            next,
+            process,
             supervisor,
         };
-        Ok(Sandbox { engine: Arc::new(engine) })
+        Ok(Sandbox {
+            engine: Arc::new(engine),
+        })
     }
+
+    /// Everything that is done once: checks first, then what the host has to give.
+    fn seal(self) -> Result<Sealed, Error> {
+        let policy = self.policy;
+        let problems = policy.problems();
+        if !problems.is_empty() {
+            return Err(Error::Policy { problems });
+        }
+        let host = self.host.unwrap_or_else(Host::probe);
+        let asked = layers(&policy, &host).map_err(|missing| Error::Unsupported { missing })?;
+        let mut enforcement = asked.enforcement;
+        let program = compile(&policy, asked.notify)?;
+
+        let network = policy.syscalls.allows("socket");
+        let grants = asked
+            .landlock
+            .map(|abi| Grants::open(&policy.filesystem, abi, network))
+            .transpose()?;
+        if let Some(grants) = &grants {
+            let detail = grants.describe();
+            enforcement.record(Layer::Landlock, LayerStatus::Enforced { detail });
+        }
+        let uids = match (&policy.identity, asked.own_identity) {
+            (Identity::Own(range), true) => Some(UidPool::new(*range, makes_objects(&policy))?),
+            _ => None,
+        };
+
+        let group_limits = group_limits(&policy, asked.memory, asked.pids, asked.cpu)?;
+        let layout = Layout::probe()?;
+        let mut required = group_limits.controllers();
+        required.extend(self.aggregate.controllers());
+        required.sort_unstable();
+        required.dedup();
+        let subtree = Subtree::prepare(&layout, &required, &self.aggregate)?;
+        let watches_oom = layout.hierarchy() == varek_cgroup::Hierarchy::Hybrid
+            && required.contains(&Controller::Memory);
+        note_unenforced(&subtree, &mut enforcement);
+        let guardian = Mutex::new(start_guardian(&subtree, &mut enforcement));
+
+        let sink = self
+            .sink
+            .map(|sink| Queue::new(sink, self.queue))
+            .transpose()
+            .map_err(|e| Error::io("start the telemetry thread", e))?;
+        Ok(Sealed {
+            digest: policy.digest(),
+            reports_denials: asked.notify,
+            privileged: host.missing_capabilities.is_empty(),
+            program,
+            grants,
+            uids,
+            subtree,
+            guardian,
+            group_limits,
+            watches_oom,
+            enforcement,
+            scratch_base: self.scratch_base.unwrap_or_else(std::env::temp_dir),
+            sink,
+            host,
+            policy,
+        })
+    }
+}
+
+fn compile(policy: &Policy, notify: bool) -> Result<Program, Error> {
+    let arch = Arch::native().ok_or_else(|| Error::Unsupported {
+        missing: vec![Missing {
+            layer: Layer::Seccomp,
+            asked: "a system call filter".into(),
+            has: "is of an architecture without a table of system calls".into(),
+            remedy: "use x86_64 or aarch64".into(),
+        }],
+    })?;
+    let reporting = if notify {
+        Reporting::Notify
+    } else {
+        Reporting::Errno
+    };
+    Ok(policy.syscalls.compile(arch, reporting)?)
 }
 
 impl fmt::Debug for SandboxBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SandboxBuilder").field("policy", &self.policy).finish_non_exhaustive()
+        f.debug_struct("SandboxBuilder")
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
     }
 }
 
 /// Whether guests can make SysV IPC objects, which outlive them and would meet the next holder of their uid.
 fn makes_objects(policy: &Policy) -> bool {
-    ["shmget", "semget", "msgget"].iter().any(|call| policy.syscalls.allows(call))
+    ["shmget", "semget", "msgget"]
+        .iter()
+        .any(|call| policy.syscalls.allows(call))
 }
 
 fn group_limits(
@@ -334,17 +363,22 @@ fn group_limits(
     cpu: bool,
 ) -> Result<GroupLimits, Error> {
     let limits = &policy.limits;
-    let mut group = GroupLimits::default();
-    group.memory = limits.memory.filter(|_| memory);
-    group.pids = limits.pids.filter(|_| pids);
-    group.cpu = match limits.cpu.filter(|_| cpu) {
-        Some(share) => Some(CpuQuota::percent(share.as_percent()).map_err(|error| {
+    let quota = |share: CpuShare| {
+        CpuQuota::percent(share.as_percent()).map_err(|error| {
             let message = error.to_string();
-            Error::Policy { problems: vec![Problem { field: "limits.cpu", message }] }
-        })?),
-        None => None,
+            Error::Policy {
+                problems: vec![Problem {
+                    field: "limits.cpu",
+                    message,
+                }],
+            }
+        })
     };
-    Ok(group)
+    Ok(GroupLimits {
+        memory: limits.memory.filter(|_| memory),
+        pids: limits.pids.filter(|_| pids),
+        cpu: limits.cpu.filter(|_| cpu).map(quota).transpose()?,
+    })
 }
 
 /// Who kills the tree when the embedder is killed: the guardian, or where it cannot be started the next sweep.
@@ -416,7 +450,11 @@ impl Sandbox {
     ///
     /// As [`Sandbox::run`].
     pub fn output(&self, command: Command) -> Result<Outcome, Error> {
-        self.run(command.stdout(Output::captured()).stderr(Output::captured()))
+        self.run(
+            command
+                .stdout(Output::captured())
+                .stderr(Output::captured()),
+        )
     }
 
     /// Starts a command and returns when its program runs.
@@ -430,12 +468,30 @@ impl Sandbox {
         let (pid, pidfd) = match started {
             Some(started) => started,
             // A limit ended it in set-up: the outcome says so, and there is no process to point to.
-            None => (0, rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC)
-                .map_err(|e| Error::io("eventfd", e))?),
+            None => (
+                0,
+                rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC)
+                    .map_err(|e| Error::io("eventfd", e))?,
+            ),
         };
-        let Ends { run, stdin, stdout, stderr } = ends;
+        let Ends {
+            run,
+            stdin,
+            stdout,
+            stderr,
+        } = ends;
         let engine = self.engine.clone();
-        Ok(Child { stdin, stdout, stderr, run, key, pid, pidfd, cell, engine })
+        Ok(Child {
+            stdin,
+            stdout,
+            stderr,
+            run,
+            key,
+            pid,
+            pidfd,
+            cell,
+            engine,
+        })
     }
 
     fn launch(&self, command: Command) -> Result<(Key, Arc<Cell>, Ends), Error> {
@@ -448,11 +504,18 @@ impl Sandbox {
         let key = engine.next.fetch_add(1, Ordering::Relaxed);
         let cell = Arc::new(Cell::default());
         let ends = Ends::of(&run, key, &engine.inbox);
-        let register =
-            Message::Register { key, plan: Box::new(run), cell: cell.clone(), permit: Box::new(place) };
-        engine.inbox.send(register).map_err(|_| Error::SupervisorGone {
-            reason: "it could not go on; see the fault in the last outcomes".into(),
-        })?;
+        let register = Message::Register {
+            key,
+            plan: Box::new(run),
+            cell: cell.clone(),
+            permit: Box::new(place),
+        };
+        engine
+            .inbox
+            .send(register)
+            .map_err(|_| Error::SupervisorGone {
+                reason: "it could not go on; see the fault in the last outcomes".into(),
+            })?;
         let inbox = engine.inbox.clone();
         let asked = cell.clone();
         engine.spawner.submit(Job {
@@ -493,7 +556,9 @@ impl Sandbox {
 
 impl fmt::Debug for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sandbox").field("policy", &self.engine.sealed.digest).finish_non_exhaustive()
+        f.debug_struct("Sandbox")
+            .field("policy", &self.engine.sealed.digest)
+            .finish_non_exhaustive()
     }
 }
 
@@ -516,15 +581,23 @@ impl Ends {
             })
         };
         let output = |capture: &Capture| match capture {
-            Capture::Stream(_, queue) => {
-                Some(ChildOutput { queue: queue.clone(), notify: notify.clone() })
-            }
+            Capture::Stream(_, queue) => Some(ChildOutput {
+                queue: queue.clone(),
+                notify: notify.clone(),
+            }),
             _ => None,
         };
-        let input = |queue: &Arc<ByteQueue>| ChildInput { queue: queue.clone(), notify: notify.clone() };
+        let input = |queue: &Arc<ByteQueue>| ChildInput {
+            queue: queue.clone(),
+            notify: notify.clone(),
+        };
         Self {
             run: run.run,
-            stdin: run.stdin.as_ref().filter(|_| run.stdin_piped).map(|(_, queue)| input(queue)),
+            stdin: run
+                .stdin
+                .as_ref()
+                .filter(|_| run.stdin_piped)
+                .map(|(_, queue)| input(queue)),
             stdout: output(&run.stdout),
             stderr: output(&run.stderr),
         }

@@ -33,7 +33,12 @@ pub(crate) struct Born {
 impl Born {
     fn stillborn(error: io::Error) -> Self {
         let failure = Some((SetupStep::Clone, error));
-        Self { child: None, listener: None, own_proc: None, failure }
+        Self {
+            child: None,
+            listener: None,
+            own_proc: None,
+            failure,
+        }
     }
 }
 
@@ -77,13 +82,17 @@ impl Spawner {
     fn add_thread(self: &Arc<Self>) -> io::Result<()> {
         let spawner = self.clone();
         self.state().threads += 1;
-        let started = std::thread::Builder::new().name("varek-spawner".into()).spawn(move || {
-            sys::block_signals();
-            match sys::Stack::new() {
-                Ok(stack) => spawner.work(stack),
-                Err(_) => spawner.state().threads -= 1,
-            }
-        });
+        let started = std::thread::Builder::new()
+            .name("varek-spawner".into())
+            .spawn(move || {
+                sys::block_signals();
+                // Where this fails each child tries for itself, and fails by name.
+                let _ = crate::child::shed_capabilities();
+                match sys::Stack::new() {
+                    Ok(stack) => spawner.work(stack),
+                    Err(_) => spawner.state().threads -= 1,
+                }
+            });
         if started.is_err() {
             self.state().threads -= 1;
         }
@@ -120,7 +129,10 @@ impl Spawner {
             let mut state = self.state();
             state.idle += 1;
             while state.jobs.is_empty() && !state.closed {
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self
+                    .work
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
             }
             state.idle -= 1;
             let Some(job) = state.jobs.pop_front() else {
@@ -155,7 +167,10 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
         privileged: plan.privileged,
         identity: plan.identity,
         parent: std::process::id(),
-        ruleset: plan.ruleset.as_ref().map(|(fd, rights)| (fd.as_raw_fd(), *rights)),
+        ruleset: plan
+            .ruleset
+            .as_ref()
+            .map(|(fd, rights)| (fd.as_raw_fd(), *rights)),
         filter: &plan.filter,
         filter_flags: plan.filter_flags,
         stdio: [
@@ -194,9 +209,13 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
     let listener = sys::adopt_descriptor(report.listener.load(Ordering::Acquire));
     let own_proc = sys::adopt_descriptor(report.own_proc.load(Ordering::Acquire));
     let errno = report.errno.load(Ordering::Acquire);
-    let failure = (errno != 0)
-        .then(|| (reached(report), io::Error::from_raw_os_error(errno)));
-    Born { child: Some((pid, pidfd)), listener, own_proc, failure }
+    let failure = (errno != 0).then(|| (reached(report), io::Error::from_raw_os_error(errno)));
+    Born {
+        child: Some((pid, pidfd)),
+        listener,
+        own_proc,
+        failure,
+    }
 }
 
 /// The set-up step that a child has reached.

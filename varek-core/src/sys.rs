@@ -51,7 +51,11 @@ pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<Notif
             ptr::from_mut(&mut notification),
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(notification) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(notification)
+    }
 }
 
 /// `ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response)` with an error number, never with a value and
@@ -61,12 +65,25 @@ pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<Notif
 ///
 /// seccomp_unotify(2).
 pub(crate) fn refuse_call(listener: BorrowedFd<'_>, id: u64, errno: i32) -> io::Result<()> {
-    let response = Response { id, val: 0, error: -errno, flags: 0 };
+    let response = Response {
+        id,
+        val: 0,
+        error: -errno,
+        flags: 0,
+    };
     // SAFETY: `response` has the size and layout that the request number names.
     let result = unsafe {
-        libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, ptr::from_ref(&response))
+        libc::ioctl(
+            listener.as_raw_fd(),
+            SECCOMP_IOCTL_NOTIF_SEND as _,
+            ptr::from_ref(&response),
+        )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// `ioctl(pidfd, PIDFD_GET_INFO, &info)` with `PIDFD_INFO_EXIT` (Linux 6.15): the wait status of a
@@ -87,10 +104,17 @@ pub(crate) fn reaped_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     }
     const PIDFD_GET_INFO: libc::c_ulong = 0xC040_FF0B;
     const PIDFD_INFO_EXIT: u64 = 1 << 3;
-    let mut info = Info { mask: PIDFD_INFO_EXIT, ..Info::default() };
+    let mut info = Info {
+        mask: PIDFD_INFO_EXIT,
+        ..Info::default()
+    };
     // SAFETY: `info` has the size and layout that the request number names.
     let result = unsafe {
-        libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO as _, ptr::from_mut(&mut info))
+        libc::ioctl(
+            pidfd.as_raw_fd(),
+            PIDFD_GET_INFO as _,
+            ptr::from_mut(&mut info),
+        )
     };
     (result >= 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
@@ -116,8 +140,15 @@ pub(crate) struct ExecArray<'a> {
 
 impl<'a> ExecArray<'a> {
     pub(crate) fn new(strings: &'a [CString]) -> Self {
-        let pointers = strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
-        Self { pointers, strings: PhantomData }
+        let pointers = strings
+            .iter()
+            .map(|string| string.as_ptr())
+            .chain([ptr::null()])
+            .collect();
+        Self {
+            pointers,
+            strings: PhantomData,
+        }
     }
 
     pub(crate) fn pointers(&self) -> Pointers<'_> {
@@ -151,7 +182,11 @@ impl Stack {
         if mapping == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let stack = Self { mapping, size, guard };
+        let stack = Self {
+            mapping,
+            size,
+            guard,
+        };
         // SAFETY: the first page of a mapping that this value owns.
         if unsafe { libc::mprotect(mapping, guard, libc::PROT_NONE) } != 0 {
             return Err(io::Error::last_os_error());
@@ -184,10 +219,9 @@ impl Drop for Stack {
 pub(crate) fn block_signals() {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset initializes the set it is given.
-    let all = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        all.assume_init()
-    };
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: it was initialized a line above.
+    let all = unsafe { all.assume_init() };
     // SAFETY: `all` is an initialized set; the mask is this thread's own.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) };
 }

@@ -46,7 +46,9 @@ enum State {
     SettingUp,
     Running,
     /// The tree is being killed, or what the first process left is.
-    Dying { since: Instant },
+    Dying {
+        since: Instant,
+    },
     Done,
 }
 
@@ -140,7 +142,9 @@ impl Watchdog {
         }
         let cause = match self.state {
             // The supervisor knows the step.
-            State::SettingUp => Cause::SetupTimeout { step: String::new() },
+            State::SettingUp => Cause::SetupTimeout {
+                step: String::new(),
+            },
             _ => Cause::WallClock,
         };
         self.kill(now, cause)
@@ -190,10 +194,15 @@ mod tests {
     fn the_deadline_kills_in_set_up_and_while_running_with_different_causes() {
         let start = Instant::now();
         let mut stuck = Watchdog::new(start, BOUNDS);
-        assert_eq!(stuck.on(start + seconds(4), Observation::Tick), Action::None);
+        assert_eq!(
+            stuck.on(start + seconds(4), Observation::Tick),
+            Action::None
+        );
         assert_eq!(
             stuck.on(start + seconds(5), Observation::Tick),
-            Action::Kill(Cause::SetupTimeout { step: String::new() })
+            Action::Kill(Cause::SetupTimeout {
+                step: String::new()
+            })
         );
         let mut running = Watchdog::new(start, BOUNDS);
         assert_eq!(running.on(start, Observation::Started), Action::None);
@@ -210,7 +219,10 @@ mod tests {
         watchdog.on(start, Observation::Started);
         watchdog.on(start, Observation::Fatal(Cause::Cancelled));
         assert_eq!(watchdog.next_tick(), Some(start + seconds(1)));
-        assert_eq!(watchdog.on(start + seconds(1), Observation::Tick), Action::GiveUp);
+        assert_eq!(
+            watchdog.on(start + seconds(1), Observation::Tick),
+            Action::GiveUp
+        );
         assert_eq!(watchdog.next_tick(), None);
     }
 
@@ -222,12 +234,21 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(fast.on(start, Observation::Denied), Action::None);
         }
-        assert_eq!(fast.on(start, Observation::Denied), Action::Kill(Cause::DenialBudget));
-        let bounds = Bounds { wall_clock: seconds(100), ..BOUNDS };
+        assert_eq!(
+            fast.on(start, Observation::Denied),
+            Action::Kill(Cause::DenialBudget)
+        );
+        let bounds = Bounds {
+            wall_clock: seconds(100),
+            ..BOUNDS
+        };
         let mut slow = Watchdog::new(start, bounds);
         slow.on(start, Observation::Started);
         for n in 0..10 {
-            assert_eq!(slow.on(start + seconds(2 * n), Observation::Denied), Action::None);
+            assert_eq!(
+                slow.on(start + seconds(2 * n), Observation::Denied),
+                Action::None
+            );
         }
         assert_eq!(
             slow.on(start + seconds(20), Observation::Denied),

@@ -16,7 +16,10 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-#[expect(unsafe_code, reason = "the module of this name is where system calls are made")]
+#[expect(
+    unsafe_code,
+    reason = "the module of this name is where system calls are made"
+)]
 pub(crate) mod sys;
 
 use sys::{Errno, Pointers, Rlimit};
@@ -108,8 +111,10 @@ pub(crate) fn prepare(setup: &Setup<'_>) -> ! {
 fn enter(setup: &Setup<'_>, step: u32) {
     setup.report.step.store(step, Ordering::Release);
     #[cfg(feature = "test-hooks")]
-    while setup.hold_at == step {
-        sys::hold();
+    if setup.hold_at == step {
+        loop {
+            sys::hold();
+        }
     }
 }
 
@@ -138,10 +143,10 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
         sys::prlimit(limit)?;
     }
 
+    // Bounding and ambient sets are inherited empty: see `shed_capabilities`.
     enter(setup, step::CAPABILITIES);
-    sys::clear_ambient_capabilities()?;
-    if setup.privileged {
-        drop_bounding_set()?;
+    if setup.privileged && sys::has_bounding_capability(0) {
+        shed_capabilities()?;
     }
 
     enter(setup, step::IDENTITY);
@@ -196,8 +201,12 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
     // thread of the embedder has forked and that has not come to its exec yet.
     let mut tries = 0;
     loop {
-        let errno =
-            sys::execve(setup.program, setup.arguments, setup.environment, setup.permit);
+        let errno = sys::execve(
+            setup.program,
+            setup.arguments,
+            setup.environment,
+            setup.permit,
+        );
         tries += 1;
         if errno != ETXTBSY || tries == 2000 {
             return Err(errno);
@@ -205,8 +214,13 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
     }
 }
 
-/// Every capability that this kernel knows: the first unknown one ends the walk.
-fn drop_bounding_set() -> Result<(), Errno> {
+/// Empties the ambient and the bounding set of the calling thread, for every child that it will create. The
+/// spawner does so once, since 41 calls for each child cost as much as its clone; the thread keeps what
+/// it is permitted, which the child gives up itself.
+///
+/// The first unknown capability ends the walk.
+pub(crate) fn shed_capabilities() -> Result<(), Errno> {
+    sys::clear_ambient_capabilities()?;
     for capability in 0..64 {
         match sys::drop_bounding_capability(capability) {
             Ok(()) => {}

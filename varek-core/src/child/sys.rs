@@ -80,7 +80,7 @@ const LANDLOCK_RESTRICT_SELF: usize = 446;
 /// The arguments must be valid for this call, pointers above all.
 #[cfg(target_arch = "x86_64")]
 unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
-    let [a, b, c, d, e, f] = arguments;
+    let [first, second, third, fourth, fifth, sixth] = arguments;
     let result: isize;
     // SAFETY: the x86_64 call convention; rcx and r11 are clobbered, memory may be. The caller vouches
     // for the arguments.
@@ -88,12 +88,12 @@ unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
         core::arch::asm!(
             "syscall",
             inlateout("rax") number as isize => result,
-            in("rdi") a,
-            in("rsi") b,
-            in("rdx") c,
-            in("r10") d,
-            in("r8") e,
-            in("r9") f,
+            in("rdi") first,
+            in("rsi") second,
+            in("rdx") third,
+            in("r10") fourth,
+            in("r8") fifth,
+            in("r9") sixth,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
@@ -109,7 +109,7 @@ unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
 /// The arguments must be valid for this call, pointers above all.
 #[cfg(target_arch = "aarch64")]
 unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
-    let [a, b, c, d, e, f] = arguments;
+    let [first, second, third, fourth, fifth, sixth] = arguments;
     let result: isize;
     // SAFETY: the aarch64 call convention; only x0 is clobbered, memory may be. The caller vouches for
     // the arguments.
@@ -117,12 +117,12 @@ unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
         core::arch::asm!(
             "svc 0",
             in("x8") number,
-            inlateout("x0") a as isize => result,
-            in("x1") b,
-            in("x2") c,
-            in("x3") d,
-            in("x4") e,
-            in("x5") f,
+            inlateout("x0") first as isize => result,
+            in("x1") second,
+            in("x2") third,
+            in("x3") fourth,
+            in("x4") fifth,
+            in("x5") sixth,
             options(nostack),
         );
     }
@@ -272,8 +272,14 @@ extern "C" fn entry(setup: *const c_void) -> ! {
 pub(crate) fn signal_mask(set: u64) -> Result<u64, Errno> {
     const SIG_SETMASK: usize = 2;
     let mut old = 0_u64;
-    let arguments =
-        [SIG_SETMASK, ptr::from_ref(&set).addr(), ptr::from_mut(&mut old).addr(), 8, 0, 0];
+    let arguments = [
+        SIG_SETMASK,
+        ptr::from_ref(&set).addr(),
+        ptr::from_mut(&mut old).addr(),
+        8,
+        0,
+        0,
+    ];
     // SAFETY: both pointers are to live 8-byte sets.
     outcome(unsafe { syscall(number::RT_SIGPROCMASK, arguments) }).map(|_| old)
 }
@@ -382,6 +388,16 @@ pub(crate) fn drop_bounding_capability(capability: usize) -> Result<(), Errno> {
     prctl(PR_CAPBSET_DROP, capability, 0).map(drop)
 }
 
+/// `prctl(PR_CAPBSET_READ, capability)`.
+///
+/// # References
+///
+/// PR_CAPBSET_READ(2const).
+pub(crate) fn has_bounding_capability(capability: usize) -> bool {
+    const PR_CAPBSET_READ: usize = 23;
+    prctl(PR_CAPBSET_READ, capability, 0) != Ok(0)
+}
+
 /// `int capset(...)` with every set empty.
 ///
 /// # References
@@ -473,8 +489,14 @@ pub(crate) fn open_directory(path: &CStr) -> Result<i32, Errno> {
     const O_DIRECTORY: usize = 0o200_000;
     #[cfg(target_arch = "aarch64")]
     const O_DIRECTORY: usize = 0o40_000;
-    let arguments =
-        [as_word(AT_FDCWD), path.as_ptr().addr(), O_PATH | O_CLOEXEC | O_DIRECTORY, 0, 0, 0];
+    let arguments = [
+        as_word(AT_FDCWD),
+        path.as_ptr().addr(),
+        O_PATH | O_CLOEXEC | O_DIRECTORY,
+        0,
+        0,
+        0,
+    ];
     // SAFETY: `path` is a live C string.
     outcome(unsafe { syscall(number::OPENAT, arguments) }).map(|fd| fd as i32)
 }
@@ -491,9 +513,18 @@ pub(crate) fn landlock_add_path(ruleset: i32, access: u64, path: i32) -> Result<
         allowed_access: u64,
         parent_fd: i32,
     }
-    let rule = PathBeneath { allowed_access: access, parent_fd: path };
-    let arguments =
-        [as_word(ruleset), LANDLOCK_RULE_PATH_BENEATH, ptr::from_ref(&rule).addr(), 0, 0, 0];
+    let rule = PathBeneath {
+        allowed_access: access,
+        parent_fd: path,
+    };
+    let arguments = [
+        as_word(ruleset),
+        LANDLOCK_RULE_PATH_BENEATH,
+        ptr::from_ref(&rule).addr(),
+        0,
+        0,
+        0,
+    ];
     // SAFETY: `rule` has the layout of struct landlock_path_beneath_attr.
     outcome(unsafe { syscall(LANDLOCK_ADD_RULE, arguments) }).map(drop)
 }
@@ -526,9 +557,21 @@ pub(crate) fn install_filter(filter: &[FilterInstruction], flags: usize) -> Resu
         len: u16,
         filter: *const FilterInstruction,
     }
-    let Ok(len) = u16::try_from(filter.len()) else { return Err(22) };
-    let program = Program { len, filter: filter.as_ptr() };
-    let arguments = [SECCOMP_SET_MODE_FILTER, flags, ptr::from_ref(&program).addr(), 0, 0, 0];
+    let Ok(len) = u16::try_from(filter.len()) else {
+        return Err(22);
+    };
+    let program = Program {
+        len,
+        filter: filter.as_ptr(),
+    };
+    let arguments = [
+        SECCOMP_SET_MODE_FILTER,
+        flags,
+        ptr::from_ref(&program).addr(),
+        0,
+        0,
+        0,
+    ];
     // SAFETY: `program` has the layout of struct sock_fprog and names `len` live instructions.
     outcome(unsafe { syscall(number::SECCOMP, arguments) }).map(|fd| fd as i32)
 }

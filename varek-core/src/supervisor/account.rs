@@ -18,6 +18,19 @@ pub(super) enum Exit {
     Taken,
 }
 
+impl Exit {
+    /// What the status alone says.
+    pub(super) fn as_termination(self) -> Termination {
+        match self {
+            Self::Exited(code) => Termination::Exited(code),
+            Self::Signaled(signal) => Termination::Signaled(signal),
+            Self::Taken => Termination::Unknown {
+                reason: UnknownReason::StatusTaken,
+            },
+        }
+    }
+}
+
 /// Everything that names a cause.
 #[derive(Debug)]
 pub(super) struct Evidence<'a> {
@@ -53,11 +66,15 @@ impl Evidence<'_> {
             Some(Exit::Taken) => match self.decided {
                 // The tree is dead, and VAREK's own record says by whose hand.
                 Some(cause) => Termination::Killed(cause.clone()),
-                None => Termination::Unknown { reason: UnknownReason::StatusTaken },
+                None => Termination::Unknown {
+                    reason: UnknownReason::StatusTaken,
+                },
             },
             None => match self.decided {
                 Some(cause) => Termination::Killed(cause.clone()),
-                None => Termination::Unknown { reason: UnknownReason::StillRunning },
+                None => Termination::Unknown {
+                    reason: UnknownReason::StillRunning,
+                },
             },
         }
     }

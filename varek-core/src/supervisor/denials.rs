@@ -26,7 +26,9 @@ impl Run {
                 self.drop_listener(epoll);
                 return;
             }
-            let Some(listener) = &self.listener else { return };
+            let Some(listener) = &self.listener else {
+                return;
+            };
             match waiting(listener) {
                 Ok(Waiting::Call) => {}
                 Ok(Waiting::Nothing) => return,
@@ -114,7 +116,10 @@ enum Waiting {
 
 fn waiting(listener: &OwnedFd) -> io::Result<Waiting> {
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     match poll(&mut fds, Some(&now)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(error.into()),

@@ -12,7 +12,9 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 ///
 /// A zombie still shows its group in `/proc/PID/cgroup` (cgroups(7)).
 pub(super) fn reap(group: &str) -> usize {
-    let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
+    let Ok(threads) = fs::read_dir("/proc/self/task") else {
+        return 0;
+    };
     let mut seen = 0;
     for thread in threads.flatten() {
         let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
@@ -24,7 +26,10 @@ pub(super) fn reap(group: &str) -> usize {
             seen += 1;
             if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
                 // Not dead yet, or reaped by the embedder meanwhile: both are fine.
-                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+                let _ = waitid(
+                    WaitId::Pid(pid),
+                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
+                );
             }
         }
     }

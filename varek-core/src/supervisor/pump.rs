@@ -11,8 +11,8 @@ use crate::pipe::{ByteQueue, Drained};
 use crate::plan::Capture;
 
 /// How much of one stream is read before the other runs have their turn.
-const TURN: usize = 16;
-const CHUNK: usize = 64 * 1024;
+const TURN: usize = 64;
+const CHUNK: usize = 16 * 1024;
 
 /// An output stream of a guest.
 pub(super) struct Pump {
@@ -50,7 +50,13 @@ impl Pump {
             Capture::Buffer(pipe) => (Some(pipe), To::Buffer(Buffer::new(bound))),
             Capture::Stream(pipe, queue) => (Some(pipe), To::Stream { queue, total: 0 }),
         };
-        Self { pipe, to, paused: false, armed: false, cut_reported: false }
+        Self {
+            pipe,
+            to,
+            paused: false,
+            armed: false,
+            cut_reported: false,
+        }
     }
 
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
@@ -120,7 +126,10 @@ impl Pump {
         match std::mem::replace(&mut self.to, To::Nobody) {
             To::Nobody => Captured::default(),
             To::Buffer(buffer) => buffer.finish(),
-            To::Stream { total, .. } => Captured { total, ..Captured::default() },
+            To::Stream { total, .. } => Captured {
+                total,
+                ..Captured::default()
+            },
         }
     }
 }
@@ -140,7 +149,11 @@ pub(super) struct Feed {
 
 impl Feed {
     pub(super) fn new(pipe: OwnedFd, queue: Arc<ByteQueue>) -> Self {
-        Self { pipe: Some(pipe), queue, armed: false }
+        Self {
+            pipe: Some(pipe),
+            queue,
+            armed: false,
+        }
     }
 
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
@@ -159,10 +172,10 @@ impl Feed {
             match drained {
                 Ok(Drained::More) => {}
                 Ok(Drained::Empty) => return false,
-                Ok(Drained::Finished) => self.close(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.close(),
+                // All is written, or the guest has closed its end.
+                Ok(Drained::Finished) | Err(_) => self.close(),
             }
         }
         false

@@ -10,7 +10,10 @@
     reason = "a test that cannot go on fails"
 )]
 
-#[expect(unsafe_code, reason = "the module of this name is where system calls are made")]
+#[expect(
+    unsafe_code,
+    reason = "the module of this name is where system calls are made"
+)]
 pub(crate) mod sys;
 
 use std::collections::BTreeMap;
@@ -54,7 +57,9 @@ pub(crate) fn again_under(starter: &[&str], test: &str, role: &str) -> Command {
             command
         }
     };
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role);
     command.env(OUTER, std::process::id().to_string());
     command
 }
@@ -65,9 +70,16 @@ pub(crate) fn passes(mut command: Command) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    assert!(
+        output.status.success(),
+        "{}\n{text}\n{errors}",
+        output.status
+    );
     // A name that selects no test passes too.
-    assert!(text.contains("running 1 test"), "the test did not run itself again: {text}");
+    assert!(
+        text.contains("running 1 test"),
+        "the test did not run itself again: {text}"
+    );
     for line in errors.lines().filter(|line| line.starts_with("not run: ")) {
         eprintln!("{line}");
     }
@@ -119,7 +131,8 @@ pub(crate) fn uid_range(process: u32) -> Option<UidRange> {
     let first = 0x7100_0000 + (process % 32_768) * 512;
     let host = Host::probe();
     let mapped = host.uids.iter().any(|range| {
-        range.first <= first && u64::from(first) + 512 <= u64::from(range.first) + u64::from(range.count)
+        range.first <= first
+            && u64::from(first) + 512 <= u64::from(range.first) + u64::from(range.count)
     });
     mapped.then_some(UidRange::new(first, 512))
 }
@@ -134,7 +147,8 @@ pub(crate) fn processes_of(range: UidRange) -> Vec<u32> {
         if field(&status, "State").is_none_or(|state| state.starts_with('Z')) {
             return false;
         }
-        let uid = field(&status, "Uid").and_then(|uids| uids.split_whitespace().next()?.parse().ok());
+        let uid =
+            field(&status, "Uid").and_then(|uids| uids.split_whitespace().next()?.parse().ok());
         uid.is_some_and(|uid: u32| (range.first..range.first + range.count).contains(&uid))
     })
     .collect()
@@ -142,7 +156,10 @@ pub(crate) fn processes_of(range: UidRange) -> Vec<u32> {
 
 /// Lock files of uids of this range.
 pub(crate) fn uid_locks(range: UidRange) -> Vec<PathBuf> {
-    let files = fs::read_dir("/run/varek/uids").into_iter().flatten().flatten();
+    let files = fs::read_dir("/run/varek/uids")
+        .into_iter()
+        .flatten()
+        .flatten();
     files
         .filter(|entry| {
             let name = entry.file_name();
@@ -155,7 +172,9 @@ pub(crate) fn uid_locks(range: UidRange) -> Vec<PathBuf> {
 
 /// A line `name: value` of a file of `/proc`.
 pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
 }
 
 /// The groups, in every hierarchy, that an embedder of this pid, in this pid namespace, has made: parent
@@ -233,56 +252,78 @@ pub(crate) fn threads() -> BTreeMap<String, usize> {
     names
 }
 
-/// Descriptors of this process by what they are, with how many there are of each.
+/// Descriptors of this process by what they are, with how many there are of each. Locks of uids are left
+/// out.
 pub(crate) fn descriptors() -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
-        if let Ok(target) = fs::read_link(entry.path()) {
-            let kind = target.to_string_lossy();
-            // Pipes and sockets have a number of their own.
-            let numbered = ["pipe", "socket"].into_iter().find(|name| kind.starts_with(name));
-            *kinds.entry(numbered.unwrap_or(&kind).to_owned()).or_default() += 1;
+        let Ok(target) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        let target = target.to_string_lossy();
+        if target.starts_with("/run/varek/uids/") {
+            continue;
         }
+        // Pipes and sockets have a number of their own.
+        let numbered = ["pipe", "socket"]
+            .into_iter()
+            .find(|name| target.starts_with(name));
+        *kinds
+            .entry(numbered.map_or_else(|| nameless(&target), str::to_owned))
+            .or_default() += 1;
     }
     kinds
 }
 
-/// What an embedder has that runs must leave as it was.
+/// What an embedder has that runs must leave as it was. Names of runs and numbers are left out: what
+/// counts is how many there are of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Census {
-    pub(crate) children: Vec<(u32, String)>,
+    pub(crate) children: usize,
     pub(crate) threads: BTreeMap<String, usize>,
     pub(crate) descriptors: BTreeMap<String, usize>,
-    pub(crate) groups: Vec<PathBuf>,
-    pub(crate) scratch: Vec<PathBuf>,
-    pub(crate) uid_locks: Vec<PathBuf>,
-    pub(crate) guests: Vec<u32>,
+    pub(crate) groups: BTreeMap<String, usize>,
+    pub(crate) scratch: usize,
+    pub(crate) guests: usize,
     pub(crate) dumpable: bool,
     /// Owner of `/proc/self`.
     pub(crate) owner: (u32, u32),
 }
 
 impl Census {
-    /// Of this process, with the scratch directories in this place.
+    /// Of this process, with the scratch directories in this place. Uids are counted by [`own_locks`].
     pub(crate) fn take(scratch_base: &Path) -> Self {
         let range = uid_range(process());
-        let scratch = fs::read_dir(scratch_base).unwrap().flatten().map(|entry| entry.path());
         let own = fs::metadata("/proc/self/stat").unwrap();
-        let mut groups = groups_of(std::process::id());
-        groups.sort();
-        let mut uid_locks = range.map(uid_locks).unwrap_or_default();
-        uid_locks.sort();
+        let mut groups = BTreeMap::new();
+        for group in groups_of(std::process::id()) {
+            *groups
+                .entry(nameless(&group.to_string_lossy()))
+                .or_default() += 1;
+        }
         Self {
-            children: children(),
+            children: children().len(),
             threads: threads(),
             descriptors: descriptors(),
             groups,
-            scratch: scratch.collect(),
-            uid_locks,
-            guests: range.map(processes_of).unwrap_or_default(),
+            scratch: fs::read_dir(scratch_base).unwrap().count(),
+            guests: range.map(processes_of).unwrap_or_default().len(),
             dumpable: dumpable(),
             owner: (own.uid(), own.gid()),
         }
+    }
+
+    /// Of an embedder that is doing nothing any more: a sandbox prepares its next runs by itself.
+    pub(crate) fn settled(scratch_base: &Path) -> Self {
+        let (mut last, mut same) = (Self::take(scratch_base), 0);
+        let settled = until(|| {
+            let now = Self::take(scratch_base);
+            same = if now == last { same + 1 } else { 0 };
+            last = now;
+            same == 100
+        });
+        assert!(settled, "the embedder never comes to rest: {last:?}");
+        last
     }
 
     /// Takes it until it is this one: a thread is in `/proc` for a moment after it has done its last work.
@@ -297,9 +338,29 @@ impl Census {
     }
 }
 
+/// Lock files of the uids of this process.
+pub(crate) fn own_locks() -> Vec<PathBuf> {
+    uid_range(process()).map(uid_locks).unwrap_or_default()
+}
+
+/// A path without the names of runs and without what counts up.
+fn nameless(path: &str) -> String {
+    let run = |part: &str| {
+        let name = part.strip_prefix("varek-").unwrap_or(part);
+        name.len() >= 32 && name.bytes().take(32).all(|byte| byte.is_ascii_hexdigit())
+    };
+    let parts = path
+        .split('/')
+        .map(|part| if run(part) { "RUN" } else { part });
+    parts.collect::<Vec<_>>().join("/")
+}
+
 /// PR_GET_DUMPABLE.
 pub(crate) fn dumpable() -> bool {
-    matches!(rustix::process::dumpable_behavior(), Ok(DumpableBehavior::Dumpable))
+    matches!(
+        rustix::process::dumpable_behavior(),
+        Ok(DumpableBehavior::Dumpable)
+    )
 }
 
 /// Looks again until the condition holds or the bound is over; says whether it held. Only for what nothing
@@ -327,15 +388,28 @@ pub(crate) fn pidfd(process: u32) -> OwnedFd {
 /// Waits until the descriptor is readable: of a pidfd, until the process has ended.
 #[track_caller]
 pub(crate) fn readable(descriptor: impl AsFd) {
-    let bound = Timespec { tv_sec: BOUND.as_secs().cast_signed(), tv_nsec: 0 };
+    let bound = Timespec {
+        tv_sec: BOUND.as_secs().cast_signed(),
+        tv_nsec: 0,
+    };
     let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
-    assert_eq!(poll(&mut fds, Some(&bound)), Ok(1), "not readable within {BOUND:?}");
+    assert_eq!(
+        poll(&mut fds, Some(&bound)),
+        Ok(1),
+        "not readable within {BOUND:?}"
+    );
 }
 
 /// Whether the descriptor is readable now.
 pub(crate) fn is_readable(descriptor: impl AsFd) -> bool {
     let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+    poll(
+        &mut fds,
+        Some(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        }),
+    ) == Ok(1)
 }
 
 /// A process that a test starts and kills: an embedder, whose lines are read from its stdout.
@@ -346,8 +420,15 @@ pub(crate) struct Victim {
 
 impl Victim {
     pub(crate) fn start(mut command: Command) -> Self {
-        let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        Self { process, unread: String::new() }
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            process,
+            unread: String::new(),
+        }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -359,7 +440,9 @@ impl Victim {
         loop {
             while let Some((line, rest)) = self.unread.split_once('\n') {
                 // The harness may have begun a line of its own before.
-                let found = line.split_once(word).map(|(_, rest)| rest.trim().to_owned());
+                let found = line
+                    .split_once(word)
+                    .map(|(_, rest)| rest.trim().to_owned());
                 self.unread = rest.to_owned();
                 if found.is_some() {
                     return found;
@@ -370,21 +453,27 @@ impl Victim {
             if length == 0 {
                 return None;
             }
-            self.unread.push_str(std::str::from_utf8(&chunk[..length]).unwrap());
+            self.unread
+                .push_str(std::str::from_utf8(&chunk[..length]).unwrap());
         }
     }
 
     /// As [`Victim::line`], of an embedder that must not have failed or ended.
     #[track_caller]
     pub(crate) fn says(&mut self, word: &str) -> String {
-        self.line(word).unwrap_or_else(|| panic!("the embedder ended before it said {word:?}"))
+        self.line(word)
+            .unwrap_or_else(|| panic!("the embedder ended before it said {word:?}"))
     }
 
     /// SIGKILL; returns when the process has ended.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         let status = self.process.wait().unwrap();
-        assert_eq!(status.signal(), Some(9), "the embedder had ended before: {status}");
+        assert_eq!(
+            status.signal(),
+            Some(9),
+            "the embedder had ended before: {status}"
+        );
     }
 }
 

@@ -6,7 +6,11 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 fn check(result: i64) -> io::Result<i64> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 /// `fork(2)`: 0 in the copy, the copy's pid in the original. The copy has this thread alone: it calls
