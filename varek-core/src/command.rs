@@ -157,6 +157,14 @@ impl Command {
         self
     }
 
+    /// Holds the child for ever when its filter is in and its listener is not published yet.
+    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
+    pub fn hold_with_unpublished_listener(mut self) -> Self {
+        self.hold_at = crate::child::step::UNPUBLISHED;
+        self
+    }
+
     /// Holds the child for ever at this set-up step, for tests of what happens then.
     #[cfg(feature = "test-hooks")]
     #[doc(hidden)]

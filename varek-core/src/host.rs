@@ -43,6 +43,8 @@ pub struct Host {
     /// The embedder itself runs under a seccomp filter, as in most containers. What that filter refuses
     /// never reaches a filter of VAREK.
     pub outer_filter: bool,
+    /// That filter has a listener of its own. A process can have one only, so denied calls are not reported.
+    pub outer_listener: bool,
     /// Landlock.
     pub landlock: LandlockSupport,
     /// clone3(2) exists and nothing refuses it (Linux 5.3).
@@ -201,6 +203,7 @@ impl Host {
             user_notification: false,
             killable_notification: false,
             outer_filter: false,
+            outer_listener: false,
             landlock: LandlockSupport::NotBuilt,
             clone3: false,
             clone_into_group: false,
@@ -282,7 +285,13 @@ impl fmt::Display for Host {
                     (false, false) => "no: no notification".into(),
                 },
             ),
-            ("outer seccomp filter", yes(self.outer_filter)),
+            (
+                "outer seccomp filter",
+                match (self.outer_filter, self.outer_listener) {
+                    (_, true) => "yes, with a listener".to_owned(),
+                    (filter, false) => yes(filter),
+                },
+            ),
             ("landlock", self.landlock.to_string()),
             ("clone3", yes(self.clone3)),
             ("clone3 into group", yes(self.clone_into_group)),

@@ -164,6 +164,14 @@ fn seccomp(host: &Host) -> Verdict {
 }
 
 fn denial_reports(host: &Host) -> Verdict {
+    if host.outer_listener {
+        return Verdict::Dispensable(missing(
+            Layer::DenialReports,
+            "reports of denied calls",
+            "runs the embedder under a seccomp filter with a listener, of which a process has one only",
+            "denied calls fail all the same, but are not reported; run without the outer listener",
+        ));
+    }
     if host.killable_notification {
         return Verdict::Enforced(if host.outer_filter {
             "of what the embedder's own seccomp filter lets through".into()

@@ -72,6 +72,7 @@ mod policy;
 mod sandbox;
 mod scratch;
 mod spawn;
+mod strays;
 mod supervisor;
 #[expect(
     unsafe_code,

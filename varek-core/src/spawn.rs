@@ -16,6 +16,7 @@ use crate::child::sys as child_sys;
 use crate::child::{Report, Setup, step};
 use crate::error::SetupStep;
 use crate::plan::ChildPlan;
+use crate::strays::{self, Listener};
 use crate::sys;
 
 /// What came of a clone.
@@ -23,7 +24,7 @@ pub(crate) struct Born {
     /// The child and its pidfd; `None` where the clone itself failed.
     pub(crate) child: Option<(u32, OwnedFd)>,
     /// The notification listener.
-    pub(crate) listener: Option<OwnedFd>,
+    pub(crate) listener: Option<Listener>,
     /// The child's `/proc` entry, which keeps its Landlock rule alive.
     pub(crate) own_proc: Option<OwnedFd>,
     /// The step that failed, where one did.
@@ -187,7 +188,7 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
         hold_at: plan.hold_at,
     };
     let mut pidfd: RawFd = -1;
-    let window = CredentialWindow::enter();
+    let in_set_up = SetupWindow::enter();
     let cloned = match child_sys::signal_mask(u64::MAX) {
         Err(errno) => Err(errno),
         Ok(mask) => {
@@ -198,7 +199,6 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
             cloned
         }
     };
-    drop(window);
     let pid = match cloned {
         Ok(pid) => pid,
         Err(errno) => return Born::stillborn(io::Error::from_raw_os_error(errno)),
@@ -206,8 +206,16 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
     let Some(pidfd) = sys::adopt_descriptor(pidfd) else {
         return Born::stillborn(io::ErrorKind::NotFound.into());
     };
-    let listener = sys::adopt_descriptor(report.listener.load(Ordering::Acquire));
+    // Inside the window, so that nobody takes what is about to be adopted for a stray.
+    let listener =
+        sys::adopt_descriptor(report.listener.load(Ordering::Acquire)).map(Listener::adopt);
     let own_proc = sys::adopt_descriptor(report.own_proc.load(Ordering::Acquire));
+    match report.step.load(Ordering::Acquire) {
+        step::LANDLOCK if own_proc.is_none() => strays::close_own_proc(pid),
+        step::FILTER if listener.is_none() && plan.filter_flags != 0 => window().strays = true,
+        _ => {}
+    }
+    drop(in_set_up);
     let errno = report.errno.load(Ordering::Acquire);
     let failure = (errno != 0).then(|| (reached(report), io::Error::from_raw_os_error(errno)));
     Born {
@@ -223,43 +231,57 @@ pub(crate) fn reached(report: &Report) -> SetupStep {
     SetupStep::from_number(report.step.load(Ordering::Acquire))
 }
 
-/// While a child with a uid of its own is in set-up it shares the embedder's memory map, and its
-/// setresuid has cleared the map's dumpable flag, which keeps other processes of that uid from attaching
-/// to it. The flag is restored when the last such child has got a map of its own, and not before.
+/// The time in which a child shares the embedder's memory map and descriptor table.
 ///
-/// The flag belongs to the process, hence the one piece of process-wide state.
-struct CredentialWindow;
+/// A child's setresuid clears the dumpable flag of the map, which keeps other processes of that uid from
+/// attaching to it. The flag is restored when the last such child has got a map of its own, and not
+/// before. Then, too, no child can be about to publish a descriptor, and strays can be told.
+///
+/// Map and table belong to the process, hence the process-wide state.
+struct SetupWindow;
 
-static WINDOW: Mutex<(usize, bool)> = Mutex::new((0, false));
+#[derive(Clone, Copy)]
+struct Window {
+    children: usize,
+    dumpable: bool,
+    strays: bool,
+}
 
-impl CredentialWindow {
+static WINDOW: Mutex<Window> = Mutex::new(Window {
+    children: 0,
+    dumpable: false,
+    strays: false,
+});
+
+fn window() -> MutexGuard<'static, Window> {
+    WINDOW.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SetupWindow {
     fn enter() -> Self {
-        let mut window = WINDOW.lock().unwrap_or_else(PoisonError::into_inner);
-        if window.0 == 0 {
-            window.1 = matches!(
-                rustix::process::dumpable_behavior(),
-                Ok(DumpableBehavior::Dumpable)
-            );
+        let mut window = window();
+        if window.children == 0 {
+            let behavior = rustix::process::dumpable_behavior();
+            window.dumpable = matches!(behavior, Ok(DumpableBehavior::Dumpable));
         }
-        window.0 += 1;
+        window.children += 1;
         Self
     }
 }
 
-impl Drop for CredentialWindow {
+impl Drop for SetupWindow {
     fn drop(&mut self) {
-        let mut window = WINDOW.lock().unwrap_or_else(PoisonError::into_inner);
-        window.0 -= 1;
-        if window.0 == 0 && window.1 {
+        let mut window = window();
+        window.children -= 1;
+        if window.children > 0 {
+            return;
+        }
+        if window.dumpable {
             // Only a process without a memory map could fail here.
             let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
         }
+        if std::mem::take(&mut window.strays) {
+            strays::close_listeners();
+        }
     }
-}
-
-/// Whether a child that ended in this step without a report may have left its listener in the
-/// embedder's table.
-pub(crate) fn may_have_left_a_listener(report: &Report) -> bool {
-    report.step.load(Ordering::Acquire) == step::FILTER
-        && report.listener.load(Ordering::Acquire) < 0
 }

@@ -131,6 +131,15 @@ pub(crate) fn adopt_descriptor(number: RawFd) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// A descriptor by its number, for as long as a call takes.
+///
+/// The caller has just seen the number in this process's table; a number that is closed meanwhile gives
+/// EBADF or POLLNVAL and no harm.
+pub(crate) fn borrow_descriptor(number: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: the number is of an open descriptor (not -1), and no call that is made with it touches memory.
+    unsafe { BorrowedFd::borrow_raw(number) }
+}
+
 /// Arguments or environment as execve takes them: an array of pointers, the last one null.
 #[derive(Debug)]
 pub(crate) struct ExecArray<'a> {

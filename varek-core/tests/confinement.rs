@@ -698,7 +698,7 @@ const HOSTILE: &str = r"
 import os, socket
 made = 0
 os.makedirs('closed/inner/more'); open('closed/inner/file', 'w').close()
-for n in range(2000):
+for n in range(300):
     os.mkdir('d'); os.chdir('d')
 open('at the bottom', 'w').close()
 os.chdir(os.environ['HOME'])

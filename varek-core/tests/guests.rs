@@ -414,7 +414,7 @@ fn calls_through_other_tables_never_take_effect_and_kill() {
     let test = "calls_through_other_tables_never_take_effect_and_kill";
     let sandbox = sandbox!(Policy::native());
     let home = support::open_directory();
-    let Some(program) = support::compiled(test, home.path(), "foreign", FOREIGN) else {
+    let Some(program) = support::compiled(test, home.path(), "foreign", FOREIGN, &[]) else {
         return;
     };
 

@@ -11,8 +11,10 @@ mod embedder;
 mod support;
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use embedder::{Census, own_uids, scratch_base, until};
@@ -285,19 +287,27 @@ fn own_children_stay_the_embedder_s(name: &str) {
         .args(["-c", "exit 7"])
         .spawn()
         .unwrap();
-    // An orphan that is no guest's: its parent says its pid and ends.
+    // An orphan that is no guest's: its parent says its pid and ends, then it ends.
     let mut parent = std::process::Command::new("sh")
-        .args(["-c", "true & echo $!"])
-        .stdout(std::process::Stdio::piped())
+        .args(["-c", "exec 3<&0; cat <&3 >/dev/null & echo $!"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let stdin = parent.stdin.take();
     let mut orphan = String::new();
-    std::io::Read::read_to_string(&mut parent.stdout.take().unwrap(), &mut orphan).unwrap();
+    parent
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut orphan)
+        .unwrap();
     assert!(parent.wait().unwrap().success());
     let orphan: u32 = orphan.trim().parse().unwrap();
-    assert!(until(|| embedder::children()
-        .iter()
-        .any(|(pid, _)| *pid == orphan)));
+    let end = embedder::pidfd(orphan);
+    assert!(embedder::children().iter().any(|(pid, _)| *pid == orphan));
+    drop(stdin);
+    embedder::readable(&end);
 
     let before = embedder::children();
     let outcome = sandbox.run(Command::python(DOUBLE_FORK)).unwrap();

@@ -41,6 +41,9 @@ pub(crate) mod step {
     pub(crate) const STDIO: u32 = 13;
     pub(crate) const OPEN_FILES: u32 = 14;
     pub(crate) const EXEC: u32 = 15;
+    /// For tests: the filter is in, and its listener not published yet.
+    #[cfg(feature = "test-hooks")]
+    pub(crate) const UNPUBLISHED: u32 = 100;
 }
 
 /// What the child reports, in memory that it shares with the embedder.
@@ -180,6 +183,12 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
 
     enter(setup, step::FILTER);
     let listener = sys::install_filter(setup.filter, setup.filter_flags)?;
+    #[cfg(feature = "test-hooks")]
+    if setup.hold_at == step::UNPUBLISHED {
+        loop {
+            sys::hold();
+        }
+    }
     if setup.filter_flags & sys::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0 {
         setup.report.listener.store(listener, Ordering::Release);
     }

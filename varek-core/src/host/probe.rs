@@ -28,6 +28,7 @@ pub(super) fn probe() -> Host {
     let since = |major, minor| kernel_version >= (major, minor);
     let clone3 = sys::clone3_exists().is_ok();
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let outer_filter = field(&status, "Seccomp:").is_some_and(|mode| mode != "0");
     Host {
         kernel_version,
         seccomp_filter: sys::seccomp_flags(0).is_ok(),
@@ -37,7 +38,8 @@ pub(super) fn probe() -> Host {
             libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
         )
         .is_ok(),
-        outer_filter: field(&status, "Seccomp:").is_some_and(|mode| mode != "0"),
+        outer_filter,
+        outer_listener: outer_filter && has_outer_listener(),
         landlock: landlock(sys::landlock_abi()),
         clone3,
         clone_into_group: clone3 && since(5, 7),
@@ -60,6 +62,14 @@ pub(super) fn probe() -> Host {
         kernel,
         ..Host::nothing(unsupported())
     }
+}
+
+/// Whether an outer filter of this thread has a listener. Asked by a thread that ends at once, since the
+/// answer costs it a filter.
+fn has_outer_listener() -> bool {
+    let asked = std::thread::Builder::new().spawn(sys::claim_listener);
+    let answer = asked.map(std::thread::JoinHandle::join);
+    matches!(answer, Ok(Ok(Err(error))) if error.raw_os_error() == Some(libc::EBUSY))
 }
 
 fn unsupported() -> Option<String> {

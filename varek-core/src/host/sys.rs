@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _};
 use std::ptr;
 
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
@@ -53,6 +53,42 @@ pub(crate) fn seccomp_flags(flags: libc::c_ulong) -> io::Result<()> {
         Err(error) => Err(error),
         Ok(_) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
     }
+}
+
+/// `seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &allow_everything)` with
+/// no_new_privs, for the calling thread alone and for its life: `EBUSY` where an outer filter has a
+/// listener already, of which a thread can have one only.
+///
+/// # References
+///
+/// seccomp_unotify(2).
+pub(crate) fn claim_listener() -> io::Result<()> {
+    let allow = libc::sock_filter {
+        code: 0x06, // BPF_RET | BPF_K
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ALLOW,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: ptr::from_ref(&allow).cast_mut(),
+    };
+    // SAFETY: takes numbers; the attribute is this thread's.
+    check(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: `program` is one live instruction, which the kernel copies.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::c_ulong::from(libc::SECCOMP_SET_MODE_FILTER),
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            ptr::from_ref(&program),
+        )
+    };
+    let listener = check(result)?;
+    let listener = i32::try_from(listener).map_err(io::Error::other)?;
+    // SAFETY: the descriptor was made a moment ago for this function alone.
+    drop(unsafe { std::os::fd::OwnedFd::from_raw_fd(listener) });
+    Ok(())
 }
 
 /// `landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION)`: the ABI version, from 1.

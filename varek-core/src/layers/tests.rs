@@ -165,6 +165,16 @@ fn missing_denial_reports_are_said_but_are_no_error() {
 }
 
 #[test]
+fn an_outer_listener_leaves_none_for_a_sandbox() {
+    let mut host = Host::full();
+    host.outer_filter = true;
+    host.outer_listener = true;
+    let found = layers(&Policy::python(), &host).unwrap();
+    assert!(!found.notify);
+    assert!(reason(&found, Layer::DenialReports).contains("one only"));
+}
+
+#[test]
 fn an_outer_filter_narrows_what_is_reported() {
     let mut host = Host::full();
     let plain = layers(&Policy::python(), &host).unwrap();

@@ -3,7 +3,7 @@
 //! Nothing is decided from memory that the guest can change, and no call is ever let through.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -12,6 +12,7 @@ use varek_telemetry::{Answer, Cause, Denial, EventKind};
 
 use super::run::Run;
 use crate::sandbox::Sealed;
+use crate::strays::Listener;
 use crate::sys;
 use crate::watchdog::Observation;
 
@@ -26,7 +27,7 @@ impl Run {
                 self.drop_listener(epoll);
                 return;
             }
-            let Some(listener) = &self.listener else {
+            let Some(listener) = self.listener.as_ref().and_then(Listener::fd) else {
                 return;
             };
             match waiting(listener) {
@@ -42,7 +43,6 @@ impl Run {
                     return;
                 }
             }
-            let listener = listener.as_fd();
             let call = match sys::receive_notification(listener) {
                 Ok(call) => call,
                 // The guest died between poll and here, or a signal came.
@@ -100,8 +100,10 @@ impl Run {
     }
 
     pub(super) fn drop_listener(&mut self, epoll: &OwnedFd) {
-        if let Some(listener) = self.listener.take() {
-            let _ = epoll::delete(epoll, &listener);
+        if let Some(listener) = self.listener.take()
+            && let Some(fd) = listener.fd()
+        {
+            let _ = epoll::delete(epoll, fd);
         }
     }
 }
@@ -114,8 +116,8 @@ enum Waiting {
     Nobody,
 }
 
-fn waiting(listener: &OwnedFd) -> io::Result<Waiting> {
-    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+fn waiting(listener: BorrowedFd<'_>) -> io::Result<Waiting> {
+    let mut fds = [PollFd::from_borrowed_fd(listener, PollFlags::IN)];
     let now = rustix::event::Timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -19,6 +19,7 @@ use crate::outcome::Outcome;
 use crate::plan::RunPlan;
 use crate::sandbox::Sealed;
 use crate::spawn::{self, Born};
+use crate::strays::Listener;
 use crate::sys;
 use crate::watchdog::{Action, Bounds, Observation, Watchdog};
 
@@ -69,7 +70,7 @@ pub(super) struct Run {
     pub(super) ended: Option<Instant>,
     pub(super) born: bool,
     pub(super) child: Option<(u32, OwnedFd)>,
-    pub(super) listener: Option<OwnedFd>,
+    pub(super) listener: Option<Listener>,
     /// Held until the end: the kernel drops the Landlock rule of a `/proc` entry that nobody holds.
     pub(super) own_proc: Option<OwnedFd>,
     pub(super) exit: Option<Exit>,
@@ -362,13 +363,6 @@ impl Run {
             self.check_empty(sealed);
             return;
         };
-        if born.listener.is_none() && spawn::may_have_left_a_listener(&self.plan.report) {
-            self.fault(
-                "set-up died while its listener was made",
-                &"see the descriptors",
-                sealed,
-            );
-        }
         let watched = epoll::add(
             epoll,
             &pidfd,
@@ -384,7 +378,10 @@ impl Run {
         );
         if let Some(listener) = born.listener {
             let source = encode(self.key, Source::Listener);
-            let watched = epoll::add(epoll, &listener, source, EventFlags::IN);
+            let watched = match listener.fd() {
+                Some(fd) => epoll::add(epoll, fd, source, EventFlags::IN),
+                None => Err(rustix::io::Errno::BADF),
+            };
             self.listener = Some(listener);
             self.check(
                 watched.map_err(io::Error::from),

@@ -159,11 +159,19 @@ pub fn open_directory() -> tempfile::TempDir {
 }
 
 /// Compiles a static C program to `directory/name`; `None`, which is said, where this host has no compiler.
-pub fn compiled(test: &str, directory: &Path, name: &str, source: &str) -> Option<PathBuf> {
+pub fn compiled(
+    test: &str,
+    directory: &Path,
+    name: &str,
+    source: &str,
+    options: &[&str],
+) -> Option<PathBuf> {
     let (text, program) = (directory.join(format!("{name}.c")), directory.join(name));
     std::fs::write(&text, source).unwrap();
     let compiler = std::process::Command::new("cc")
-        .args(["-static", "-O1", "-w", "-o"])
+        .args(["-static", "-O1", "-w"])
+        .args(options)
+        .arg("-o")
         .args([&program, &text])
         .output();
     match compiler {
