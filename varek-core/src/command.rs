@@ -144,7 +144,7 @@ impl Command {
 
     /// Uses this existing directory as the scratch directory instead of a fresh one. It and what is in
     /// it belong to the guest's uid while the run goes on, and are given back, not removed, at its end.
-    /// One run at a time can use a directory.
+    /// One run at a time can use a directory: it is held with flock(2), and a second run is refused.
     pub fn scratch(mut self, directory: impl AsRef<Path>) -> Self {
         self.scratch = Some(directory.as_ref().to_owned());
         self

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::identity::{Lease, UidPool};
 use crate::landlock::Access;
 use crate::sandbox::Sealed;
-use crate::scratch::Scratch;
+use crate::scratch::{PREFIX, Scratch};
 
 /// One kit. The fields are dropped in their order: the uid goes back when nothing of it is left.
 pub(crate) struct Kit {
@@ -30,7 +30,7 @@ impl Kit {
         let run = RunId::random().map_err(|e| Error::io("getrandom", e))?;
         let lease = sealed.uids.as_ref().map(UidPool::take).transpose()?;
         let owner = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
-        let scratch = Scratch::create(&sealed.scratch_base, &format!("varek-{run}"), owner)?;
+        let scratch = Scratch::create(&sealed.scratch_base, &format!("{PREFIX}{run}"), owner)?;
         let granted = [(scratch.directory(), Access::Write)];
         let ruleset = sealed
             .grants
@@ -91,8 +91,24 @@ impl Kits {
         self.changed.notify_all();
         match ready {
             Some(kit) => Ok(kit),
-            None => Kit::make(sealed),
+            None => match Kit::make(sealed) {
+                // The last uid of a small range can be in the kit that is being made.
+                Err(error @ Error::NoFreeUid { .. }) => self.made().ok_or(error),
+                made => made,
+            },
         }
+    }
+
+    /// The kit that is being made, where one is.
+    fn made(&self) -> Option<Kit> {
+        let mut state = self.state();
+        while state.making && state.ready.is_empty() {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state.ready.pop()
     }
 
     fn work(&self, sealed: &Sealed) {

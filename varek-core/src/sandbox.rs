@@ -269,6 +269,7 @@ impl SandboxBuilder {
             return Err(Error::Policy { problems });
         }
         let host = self.host.unwrap_or_else(Host::probe);
+        let scratch_base = self.scratch_base.unwrap_or_else(std::env::temp_dir);
         let asked = layers(&policy, &host).map_err(|missing| Error::Unsupported { missing })?;
         let mut enforcement = asked.enforcement;
         let program = compile(&policy, asked.notify)?;
@@ -283,7 +284,9 @@ impl SandboxBuilder {
             enforcement.record(Layer::Landlock, LayerStatus::Enforced { detail });
         }
         let uids = match (&policy.identity, asked.own_identity) {
-            (Identity::Own(range), true) => Some(UidPool::new(*range, makes_objects(&policy))?),
+            (Identity::Own(range), true) => {
+                Some(UidPool::new(*range, makes_objects(&policy), &scratch_base)?)
+            }
             _ => None,
         };
 
@@ -316,7 +319,7 @@ impl SandboxBuilder {
             group_limits,
             watches_oom,
             enforcement,
-            scratch_base: self.scratch_base.unwrap_or_else(std::env::temp_dir),
+            scratch_base,
             sink,
             host,
             policy,

@@ -12,8 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
+use varek_telemetry::RunId;
 
 use crate::error::Error;
 
@@ -37,6 +38,8 @@ pub(crate) struct Scratch {
     owner: Option<(u32, u32)>,
     /// The process that made it; a forked copy leaves it alone.
     process: u32,
+    /// Keeps an adopted directory from other runs.
+    lock: Option<OwnedFd>,
     end: End,
 }
 
@@ -81,6 +84,7 @@ impl Scratch {
             directory,
             owner,
             process: std::process::id(),
+            lock: None,
             end: End::Remove {
                 base,
                 name: name.into(),
@@ -105,6 +109,18 @@ impl Scratch {
             .map_err(|errno| failed("use as the scratch directory", errno))?;
         let resolved = std::fs::canonicalize(path)
             .map_err(|error| Error::io_at("use as the scratch directory", path, error))?;
+        let lock = match lock(directory.as_fd()) {
+            Ok(lock) => Some(lock),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Error::Command {
+                    what: format!("the scratch directory {}", path.display()),
+                    reason: "is in use by another run, or locked by another program (flock): wait for its end, or \
+                             give each run a directory of its own"
+                        .into(),
+                });
+            }
+            Err(errno) => return Err(failed("lock the scratch directory", errno)),
+        };
         let mut end = End::Nothing;
         if let Some((uid, gid)) = owner {
             givable(&resolved)?;
@@ -129,6 +145,7 @@ impl Scratch {
                 directory,
                 owner,
                 process: std::process::id(),
+                lock,
                 end,
             };
             Handover::over(owners)
@@ -141,6 +158,7 @@ impl Scratch {
             directory,
             owner,
             process: std::process::id(),
+            lock,
             end,
         })
     }
@@ -279,6 +297,7 @@ impl Scratch {
             }
         }
         self.end = End::Nothing;
+        self.lock = None;
         Ok(true)
     }
 }
@@ -289,6 +308,47 @@ impl Drop for Scratch {
         if self.process == std::process::id() {
             let _ = self.remove(Instant::now() + Duration::from_millis(500));
         }
+    }
+}
+
+/// What scratch directories are called: this, and the name of the run.
+pub(crate) const PREFIX: &str = "varek-";
+
+/// Removes the scratch directories of this uid that an embedder left in `base` when it was killed, for at
+/// most a second. The caller holds the uid's lock, so that no run of it lives.
+pub(crate) fn remove_left_by(uid: u32, base: &Path) {
+    let Ok(entries) = std::fs::read_dir(base) else {
+        return;
+    };
+    let until = Instant::now() + Duration::from_secs(1);
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let ours = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX))
+            .is_some_and(|run| run.parse::<RunId>().is_ok());
+        if !ours {
+            continue;
+        }
+        let Ok(base) = open_place(CWD, base, OFlags::empty()) else {
+            return;
+        };
+        let Ok(directory) = open_place(base.as_fd(), &name, OFlags::NOFOLLOW) else {
+            continue;
+        };
+        if !rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == uid) {
+            continue;
+        }
+        let mut scratch = Scratch {
+            path: entry.path(),
+            directory,
+            owner: None,
+            process: std::process::id(),
+            lock: None,
+            end: End::Remove { base, name },
+        };
+        // What cannot be removed now is tried once more when the value is dropped, and then left.
+        let _ = scratch.remove(until);
     }
 }
 
@@ -305,6 +365,17 @@ fn open_place(
         Mode::empty(),
     )?;
     rustix::io::fcntl_dupfd_cloexec(&low, 3)
+}
+
+/// Holds a directory against other runs, of this embedder and of others: flock(2), which ends with the
+/// embedder however that ends. Two runs in one directory would have each other's files.
+fn lock(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    // A place (O_PATH) cannot be locked.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let low = rustix::fs::openat(directory, c".", flags, Mode::empty())?;
+    let lock = rustix::io::fcntl_dupfd_cloexec(&low, 3)?;
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
 }
 
 /// Changes the owner of what the descriptor is, a link itself included (`None` leaves an id as it is).

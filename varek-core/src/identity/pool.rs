@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use super::UidRange;
 use crate::error::Error;
 use crate::host::{IdRange, sys};
+use crate::scratch;
 
 const DIRECTORY: &str = "/run/varek/uids";
 
@@ -81,11 +82,21 @@ impl UidPool {
     /// mapped. No number is taken yet.
     ///
     /// `makes_objects` says whether guests can make SysV IPC objects, which are then removed after each run.
-    pub(crate) fn new(range: UidRange, makes_objects: bool) -> Result<Self, Error> {
-        Self::in_directory(range, makes_objects, Path::new(DIRECTORY))
+    /// Scratch directories that killed embedders left in `scratch_base` are removed.
+    pub(crate) fn new(
+        range: UidRange,
+        makes_objects: bool,
+        scratch_base: &Path,
+    ) -> Result<Self, Error> {
+        Self::in_directory(range, makes_objects, Path::new(DIRECTORY), scratch_base)
     }
 
-    fn in_directory(range: UidRange, makes_objects: bool, path: &Path) -> Result<Self, Error> {
+    fn in_directory(
+        range: UidRange,
+        makes_objects: bool,
+        path: &Path,
+        scratch_base: &Path,
+    ) -> Result<Self, Error> {
         for map in ["/proc/self/uid_map", "/proc/self/gid_map"] {
             let text =
                 std::fs::read_to_string(map).map_err(|error| Error::io_at("read", map, error))?;
@@ -109,7 +120,7 @@ impl UidPool {
             process: std::process::id(),
             state: Mutex::new(state),
         };
-        shared.sweep();
+        shared.sweep(scratch_base);
         Ok(Self {
             shared: Arc::new(shared),
         })
@@ -136,9 +147,9 @@ impl UidPool {
 }
 
 impl Shared {
-    /// Removes the files of embedders that were killed, where nothing of the number is left. What cannot be
-    /// looked at or removed stays, as it would without.
-    fn sweep(&self) {
+    /// Removes the files of embedders that were killed, where no process of the number is left, and the
+    /// scratch directories of their guests. What cannot be looked at or removed stays, as it would without.
+    fn sweep(&self, scratch_base: &Path) {
         let Ok(entries) = std::fs::read_dir(&self.path) else {
             return;
         };
@@ -152,6 +163,7 @@ impl Shared {
             };
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Ok(Ok(held)) = self.lock(&mut state.directory, uid) {
+                scratch::remove_left_by(uid, scratch_base);
                 let _ = rustix::fs::unlinkat(&state.directory, uid.to_string(), AtFlags::empty());
                 let _ = rustix::fs::flock(&held.lock, FlockOperation::Unlock);
             }

@@ -416,6 +416,22 @@ fn an_adopted_directory_stays_with_the_embedder_where_the_uid_is_shared() {
 }
 
 #[test]
+fn a_directory_is_adopted_by_one_run_at_a_time() {
+    let base = base();
+    let top = base.path().join("workspace");
+    fs::create_dir(&top).unwrap();
+    let mut first = Scratch::adopt(&top, None).unwrap();
+    let error = Scratch::adopt(&top, None).unwrap_err().to_string();
+    assert!(
+        error.contains("another run") && error.contains("workspace"),
+        "{error}"
+    );
+    assert!(first.remove(long()).unwrap());
+    drop(first);
+    Scratch::adopt(&top, None).unwrap();
+}
+
+#[test]
 fn links_files_and_the_machines_directories_are_not_adopted() {
     let base = base();
     let top = base.path().join("workspace");
@@ -448,4 +464,27 @@ fn links_files_and_the_machines_directories_are_not_adopted() {
             "{path}"
         );
     }
+}
+
+#[test]
+fn only_scratch_directories_of_the_uid_itself_are_removed_as_left_over() {
+    if !root() {
+        return;
+    }
+    let base = base();
+    let mine = base.path().join(format!("{PREFIX}{:032x}", 7));
+    let other = base.path().join(format!("{PREFIX}{:032x}", 8));
+    let named = base.path().join("varek-notes");
+    for path in [&mine, &other, &named] {
+        fs::create_dir(path).unwrap();
+        fs::write(path.join("file"), "text").unwrap();
+    }
+    let uid = 1_895_000_001;
+    let chown = |path: &Path, uid| std::os::unix::fs::chown(path, Some(uid), None).unwrap();
+    chown(&mine, uid);
+    chown(&named, uid);
+    chown(&other, uid + 1);
+    remove_left_by(uid, base.path());
+    assert!(!mine.exists());
+    assert!(other.exists() && named.exists());
 }

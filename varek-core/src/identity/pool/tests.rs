@@ -35,8 +35,8 @@ fn no_number_has_two_users_and_the_bound_of_the_range_is_an_error() {
     let Some((_top, path)) = place() else { return };
     let range = range(0, 4);
     let (one, two) = (
-        UidPool::in_directory(range, true, &path).unwrap(),
-        UidPool::in_directory(range, true, &path).unwrap(),
+        UidPool::in_directory(range, true, &path, &path).unwrap(),
+        UidPool::in_directory(range, true, &path, &path).unwrap(),
     );
     let leases: Vec<Lease> = [&one, &two, &one, &two]
         .into_iter()
@@ -58,7 +58,7 @@ fn no_number_has_two_users_and_the_bound_of_the_range_is_an_error() {
 #[test]
 fn a_number_that_was_given_back_is_taken_again_first() {
     let Some((_top, path)) = place() else { return };
-    let pool = UidPool::in_directory(range(1, 200), true, &path).unwrap();
+    let pool = UidPool::in_directory(range(1, 200), true, &path, &path).unwrap();
     let first = pool.take().unwrap().uid();
     for _ in 0..20 {
         assert_eq!(pool.take().unwrap().uid(), first);
@@ -68,7 +68,7 @@ fn a_number_that_was_given_back_is_taken_again_first() {
 #[test]
 fn nothing_is_left_after_a_clean_end() {
     let Some((top, path)) = place() else { return };
-    let pool = UidPool::in_directory(range(2, 8), true, &path).unwrap();
+    let pool = UidPool::in_directory(range(2, 8), true, &path, &path).unwrap();
     let leases: Vec<Lease> = (0..3).map(|_| pool.take().unwrap()).collect();
     assert_eq!(names(&path).len(), 3);
     // A lease keeps what it needs alive.
@@ -81,8 +81,8 @@ fn nothing_is_left_after_a_clean_end() {
 #[test]
 fn the_directories_may_go_under_a_pool_that_is_open() {
     let Some((_top, path)) = place() else { return };
-    let early = UidPool::in_directory(range(3, 8), true, &path).unwrap();
-    let other = UidPool::in_directory(range(3, 8), true, &path).unwrap();
+    let early = UidPool::in_directory(range(3, 8), true, &path, &path).unwrap();
+    let other = UidPool::in_directory(range(3, 8), true, &path, &path).unwrap();
     drop(other.take().unwrap());
     drop(other);
     assert!(!path.exists());
@@ -93,7 +93,7 @@ fn the_directories_may_go_under_a_pool_that_is_open() {
 #[test]
 fn a_retired_number_stays_locked_and_marked() {
     let Some((_top, path)) = place() else { return };
-    let pool = UidPool::in_directory(range(4, 1), true, &path).unwrap();
+    let pool = UidPool::in_directory(range(4, 1), true, &path, &path).unwrap();
     let lease = pool.take().unwrap();
     let name = lease.uid().to_string();
     lease.retire();
@@ -102,7 +102,7 @@ fn a_retired_number_stays_locked_and_marked() {
     assert_eq!(names(&path), std::slice::from_ref(&name));
     assert_eq!(fs::read(path.join(name)).unwrap(), DIRTY);
     assert!(
-        UidPool::in_directory(range(4, 1), true, &path)
+        UidPool::in_directory(range(4, 1), true, &path, &path)
             .unwrap()
             .take()
             .is_err()
@@ -113,7 +113,7 @@ fn a_retired_number_stays_locked_and_marked() {
 fn a_number_left_dirty_is_taken_once_nothing_of_it_is_left() {
     let Some((_top, path)) = place() else { return };
     let range = range(5, 1);
-    let pool = UidPool::in_directory(range, true, &path).unwrap();
+    let pool = UidPool::in_directory(range, true, &path, &path).unwrap();
     fs::write(path.join(range.first.to_string()), DIRTY).unwrap();
     let segment = sys::make_shared_memory().unwrap();
     sys::give_shared_memory(segment, range.first).unwrap();
@@ -127,12 +127,12 @@ fn a_number_left_dirty_is_taken_once_nothing_of_it_is_left() {
 #[test]
 fn what_a_killed_embedder_left_goes_with_the_next_pool_and_what_is_locked_stays() {
     let Some((_top, path)) = place() else { return };
-    let live = UidPool::in_directory(range(9, 1), true, &path).unwrap();
+    let live = UidPool::in_directory(range(9, 1), true, &path, &path).unwrap();
     let lease = live.take().unwrap();
     let left = range(9, 3).first + 2;
     fs::write(path.join(left.to_string()), DIRTY).unwrap();
     fs::write(path.join("note"), "").unwrap();
-    let next = UidPool::in_directory(range(9, 1), true, &path).unwrap();
+    let next = UidPool::in_directory(range(9, 1), true, &path, &path).unwrap();
     assert_eq!(names(&path), [lease.uid().to_string(), "note".to_owned()]);
     assert!(next.take().is_err());
 }
@@ -140,7 +140,7 @@ fn what_a_killed_embedder_left_goes_with_the_next_pool_and_what_is_locked_stays(
 #[test]
 fn a_guests_ipc_objects_go_with_its_lease() {
     let Some((_top, path)) = place() else { return };
-    let pool = UidPool::in_directory(range(6, 1), true, &path).unwrap();
+    let pool = UidPool::in_directory(range(6, 1), true, &path, &path).unwrap();
     let lease = pool.take().unwrap();
     let (theirs, ours) = (
         sys::make_shared_memory().unwrap(),
@@ -163,7 +163,7 @@ fn a_number_with_a_living_process_is_left_alone() {
         .uid(range.first)
         .gid(range.first);
     let mut process = process.spawn().unwrap();
-    let pool = UidPool::in_directory(range, true, &path).unwrap();
+    let pool = UidPool::in_directory(range, true, &path, &path).unwrap();
     let error = pool.take().unwrap_err().to_string();
     assert!(error.contains("1 have processes"), "{error}");
     assert_eq!(names(&path), [""; 0]);
@@ -178,13 +178,13 @@ fn a_directory_that_others_could_write_is_refused() {
     let Some((_top, path)) = place() else { return };
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-    let error = UidPool::in_directory(range(8, 1), true, &path)
+    let error = UidPool::in_directory(range(8, 1), true, &path, &path)
         .unwrap_err()
         .to_string();
     assert!(error.contains("mode 777"), "{error}");
     fs::remove_dir(&path).unwrap();
     std::os::unix::fs::symlink("/tmp", &path).unwrap();
-    assert!(UidPool::in_directory(range(8, 1), true, &path).is_err());
+    assert!(UidPool::in_directory(range(8, 1), true, &path, &path).is_err());
 }
 
 #[test]
