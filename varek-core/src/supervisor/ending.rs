@@ -62,7 +62,12 @@ impl Run {
         {
             let evidence = "SIGXFSZ of the first process".into();
             let resource = Resource::FileSize;
-            let hit = LimitHit { resource, limit: Some(limit), count: 1, evidence };
+            let hit = LimitHit {
+                resource,
+                limit: Some(limit),
+                count: 1,
+                evidence,
+            };
             self.emit(EventKind::LimitHit(hit), sealed);
         }
         let evidence = Evidence {
@@ -86,7 +91,9 @@ impl Run {
                 usage.cpu_system = counted.cpu_system;
                 usage.memory_peak = counted.memory_peak;
                 usage.pids_peak = counted.pids_peak;
-                usage.throttled = counted.throttled.filter(|_| sealed.group_limits.cpu.is_some());
+                usage.throttled = counted
+                    .throttled
+                    .filter(|_| sealed.group_limits.cpu.is_some());
             }
             Err(error) => self.fault("read the usage of the group", &error, sealed),
         }
@@ -164,7 +171,9 @@ impl Run {
     }
 
     fn on_pidfd_late(&mut self, epoll: &OwnedFd) {
-        let Some((_, pidfd)) = &self.child else { return };
+        let Some((_, pidfd)) = &self.child else {
+            return;
+        };
         if let Ok(Some(exit)) = reap(pidfd) {
             let _ = epoll::delete(epoll, pidfd);
             self.exit = Some(exit);
@@ -174,21 +183,23 @@ impl Run {
     /// Hands the outcome over.
     pub(super) fn deliver(&mut self, cleanup: Cleanup, sealed: &Sealed) {
         let complete = cleanup == Cleanup::Complete;
-        if !complete
-            && let Some(lease) = self.plan.lease.take()
-        {
+        if !complete && let Some(lease) = self.plan.lease.take() {
             // Somebody may still run under this number.
             lease.retire();
         }
-        let finish = match self.not_started() {
-            Some(error) => Finish::NotStarted(error),
-            None => {
-                let termination = self.outcome.termination.clone();
-                let usage = self.outcome.usage;
-                self.emit(EventKind::RunFinished { termination, usage, cleanup }, sealed);
-                let empty = Outcome::new(self.plan.run);
-                Finish::Outcome(Box::new(std::mem::replace(&mut self.outcome, empty)))
-            }
+        let finish = if let Some(error) = self.not_started() {
+            Finish::NotStarted(error)
+        } else {
+            let termination = self.outcome.termination.clone();
+            let usage = self.outcome.usage;
+            let finished = EventKind::RunFinished {
+                termination,
+                usage,
+                cleanup,
+            };
+            self.emit(finished, sealed);
+            let empty = Outcome::new(self.plan.run);
+            Finish::Outcome(Box::new(std::mem::replace(&mut self.outcome, empty)))
         };
         // Everything of the run is gone before its end is known, its place included.
         self.listener = None;
@@ -223,10 +234,13 @@ impl Run {
         }
         let how = match (self.exit, &self.outcome.termination) {
             (_, Termination::Killed(cause)) => cause.to_string(),
-            (Some(exit), _) => self.evidence_of_exit(exit).to_string(),
+            (Some(exit), _) => exit.as_termination().to_string(),
             (None, _) => "it was never created".into(),
         };
-        Some(Error::SetupDied { step: spawn::reached(&self.plan.report), how })
+        Some(Error::SetupDied {
+            step: spawn::reached(&self.plan.report),
+            how,
+        })
     }
 
     /// The supervisor ends without having watched this run to its end.

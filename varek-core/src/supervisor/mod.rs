@@ -35,7 +35,12 @@ pub(crate) type Key = u64;
 /// What the supervisor is told from outside.
 pub(crate) enum Message {
     /// A run is about to be created: from here on its deadline holds.
-    Register { key: Key, plan: Box<RunPlan>, cell: Arc<Cell>, permit: Box<dyn Send> },
+    Register {
+        key: Key,
+        plan: Box<RunPlan>,
+        cell: Arc<Cell>,
+        permit: Box<dyn Send>,
+    },
     /// What came of a run's clone.
     Born { key: Key, born: Born },
     /// The embedder wants a run to end.
@@ -63,7 +68,11 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { queue: Mutex::default(), wake, ended: Condvar::new() }))
+        Ok(Arc::new(Self {
+            queue: Mutex::default(),
+            wake,
+            ended: Condvar::new(),
+        }))
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -107,13 +116,27 @@ pub(crate) fn start(
     kits: Arc<Kits>,
 ) -> io::Result<std::thread::ThreadId> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&epoll, &inbox.wake, EventData::new_u64(u64::MAX), EventFlags::IN)?;
-    let supervisor =
-        Supervisor { sealed, inbox, spawner, kits, epoll, runs: HashMap::new(), closing: false };
-    let thread = std::thread::Builder::new().name("varek-supervisor".into()).spawn(move || {
-        sys::block_signals();
-        supervisor.work();
-    })?;
+    epoll::add(
+        &epoll,
+        &inbox.wake,
+        EventData::new_u64(u64::MAX),
+        EventFlags::IN,
+    )?;
+    let supervisor = Supervisor {
+        sealed,
+        inbox,
+        spawner,
+        kits,
+        epoll,
+        runs: HashMap::new(),
+        closing: false,
+    };
+    let thread = std::thread::Builder::new()
+        .name("varek-supervisor".into())
+        .spawn(move || {
+            sys::block_signals();
+            supervisor.work();
+        })?;
     Ok(thread.thread().id())
 }
 
@@ -138,7 +161,9 @@ impl Supervisor {
             if self.closing && self.runs.values().all(Run::delivered) {
                 return;
             }
-            let timeout = self.next_wake().map(|at| timespec(at.saturating_duration_since(now)));
+            let timeout = self
+                .next_wake()
+                .map(|at| timespec(at.saturating_duration_since(now)));
             events.clear();
             let waited = epoll::wait(
                 &self.epoll,
@@ -155,8 +180,10 @@ impl Supervisor {
                 self.take_message(message);
             }
             // What a guest did comes before its end, so that nothing of it is lost.
-            let mut ready: Vec<(Key, Source)> =
-                events.iter().filter_map(|event| decode(event.data.u64())).collect();
+            let mut ready: Vec<(Key, Source)> = events
+                .iter()
+                .filter_map(|event| decode(event.data.u64()))
+                .collect();
             ready.sort_by_key(|(_, source)| *source);
             for (key, source) in ready {
                 if let Some(run) = self.runs.get_mut(&key) {
@@ -167,7 +194,11 @@ impl Supervisor {
             for run in self.runs.values_mut() {
                 run.on_time(now, &self.sealed, &self.epoll);
             }
-            if self.runs.values().any(|run| run.waits_for_spawner(now, SPAWNER_PATIENCE)) {
+            if self
+                .runs
+                .values()
+                .any(|run| run.waits_for_spawner(now, SPAWNER_PATIENCE))
+            {
                 self.spawner.relieve();
             }
             for (_, run) in self.runs.extract_if(|_, run| run.over()) {
@@ -178,7 +209,12 @@ impl Supervisor {
 
     fn take_message(&mut self, message: Message) {
         match message {
-            Message::Register { key, plan, cell, permit } => {
+            Message::Register {
+                key,
+                plan,
+                cell,
+                permit,
+            } => {
                 let run = Run::new(key, *plan, cell, permit, &self.sealed, &self.epoll);
                 self.runs.insert(key, run);
             }
@@ -201,7 +237,10 @@ impl Supervisor {
     }
 
     fn next_wake(&self) -> Option<Instant> {
-        self.runs.values().filter_map(|run| run.next_wake(SPAWNER_PATIENCE)).min()
+        self.runs
+            .values()
+            .filter_map(|run| run.next_wake(SPAWNER_PATIENCE))
+            .min()
     }
 }
 

@@ -7,10 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::epoll::{self, EventFlags};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
-use varek_telemetry::{
-    Cause, Cleanup, Event, EventKind, LimitHit, Resource, Signal, Sink, Stream, Termination,
-    UnknownReason,
-};
+use varek_telemetry::{Cause, Cleanup, Event, EventKind, LimitHit, Resource, Signal, Sink, Stream};
 
 use super::account::{self, Exit, micros};
 use super::pump::{Feed, Left, Pump};
@@ -22,6 +19,7 @@ use crate::outcome::Outcome;
 use crate::plan::RunPlan;
 use crate::sandbox::Sealed;
 use crate::spawn::{self, Born};
+use crate::strays::Listener;
 use crate::sys;
 use crate::watchdog::{Action, Bounds, Observation, Watchdog};
 
@@ -72,7 +70,7 @@ pub(super) struct Run {
     pub(super) ended: Option<Instant>,
     pub(super) born: bool,
     pub(super) child: Option<(u32, OwnedFd)>,
-    pub(super) listener: Option<OwnedFd>,
+    pub(super) listener: Option<Listener>,
     /// Held until the end: the kernel drops the Landlock rule of a `/proc` entry that nobody holds.
     pub(super) own_proc: Option<OwnedFd>,
     pub(super) exit: Option<Exit>,
@@ -86,7 +84,7 @@ pub(super) struct Run {
     pub(super) oom_check: Option<(Instant, u32)>,
     pub(super) retry_at: Option<Instant>,
     pub(super) stage: Stage,
-    /// The end of a run of which nothing is left but this value.
+    /// The outcome of a run of which nothing is left but this value.
     pub(super) finish: Option<Finish>,
 }
 
@@ -115,9 +113,18 @@ impl Run {
             denials_per_second: policy.denials.per_second,
         };
         let none = || crate::plan::Capture::None;
-        let stdout = Pump::new(std::mem::replace(&mut plan.stdout, none()), policy.limits.output);
-        let stderr = Pump::new(std::mem::replace(&mut plan.stderr, none()), policy.limits.output);
-        let stdin = plan.stdin.take().map(|(pipe, queue)| Feed::new(pipe, queue));
+        let stdout = Pump::new(
+            std::mem::replace(&mut plan.stdout, none()),
+            policy.limits.output,
+        );
+        let stderr = Pump::new(
+            std::mem::replace(&mut plan.stderr, none()),
+            policy.limits.output,
+        );
+        let stdin = plan
+            .stdin
+            .take()
+            .map(|(pipe, queue)| Feed::new(pipe, queue));
         let mut run = Self {
             key,
             outcome: Outcome::new(plan.run),
@@ -148,7 +155,11 @@ impl Run {
         };
         let event = EventKind::RunStarted {
             program: run.plan.program.to_string_lossy().into_owned(),
-            interpreter: run.plan.interpreter.as_ref().map(|p| p.to_string_lossy().into_owned()),
+            interpreter: run
+                .plan
+                .interpreter
+                .as_ref()
+                .map(|p| p.to_string_lossy().into_owned()),
             arguments: run.plan.arguments,
             policy: sealed.digest.clone(),
             enforcement: sealed.enforcement.clone(),
@@ -163,7 +174,11 @@ impl Run {
         {
             let flags = EventFlags::IN | EventFlags::PRI | EventFlags::ET;
             let watched = epoll::add(epoll, oom, encode(key, Source::Oom), flags);
-            run.check(watched.map_err(io::Error::from), "watch the memory of the group", sealed);
+            run.check(
+                watched.map_err(io::Error::from),
+                "watch the memory of the group",
+                sealed,
+            );
         }
         run.arm_streams(sealed, epoll);
         run
@@ -214,7 +229,12 @@ impl Run {
     }
 
     pub(super) fn fault(&mut self, what: &str, error: &dyn std::fmt::Display, sealed: &Sealed) {
-        self.emit(EventKind::MonitorFault { fault: format!("{what}: {error}") }, sealed);
+        self.emit(
+            EventKind::MonitorFault {
+                fault: format!("{what}: {error}"),
+            },
+            sealed,
+        );
     }
 
     /// A run that cannot be watched is not left running.
@@ -240,9 +260,9 @@ impl Run {
             Action::None => {}
             Action::Kill(cause) => {
                 let cause = match cause {
-                    Cause::SetupTimeout { .. } => {
-                        Cause::SetupTimeout { step: spawn::reached(&self.plan.report).to_string() }
-                    }
+                    Cause::SetupTimeout { .. } => Cause::SetupTimeout {
+                        step: spawn::reached(&self.plan.report).to_string(),
+                    },
                     cause => cause,
                 };
                 self.cell.mark_unwanted();
@@ -255,6 +275,10 @@ impl Run {
                 self.check_empty(sealed);
             }
             Action::KillRest => {
+                if matches!(self.plan.group.populated(), Ok(false)) {
+                    self.check_empty(sealed);
+                    return;
+                }
                 match self.plan.group.processes() {
                     Ok(left) if !left.is_empty() => {
                         self.kill_tree(sealed);
@@ -288,8 +312,7 @@ impl Run {
         if let Err(error) = self.plan.group.kill() {
             self.fault("kill the tree", &error, sealed);
             if let Some((_, pidfd)) = &self.child {
-                let _ =
-                    rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+                let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
             }
         }
     }
@@ -321,7 +344,11 @@ impl Run {
     }
 
     fn cpu_time(&self) -> Option<Duration> {
-        self.plan.group.usage().ok().map(|usage| usage.cpu_user + usage.cpu_system)
+        self.plan
+            .group
+            .usage()
+            .ok()
+            .map(|usage| usage.cpu_user + usage.cpu_system)
     }
 
     // ---- what the spawner says ----
@@ -336,18 +363,31 @@ impl Run {
             self.check_empty(sealed);
             return;
         };
-        if born.listener.is_none() && spawn::may_have_left_a_listener(&self.plan.report) {
-            self.fault("set-up died while its listener was made", &"see the descriptors", sealed);
-        }
-        let watched = epoll::add(epoll, &pidfd, encode(self.key, Source::Pidfd), EventFlags::IN);
+        let watched = epoll::add(
+            epoll,
+            &pidfd,
+            encode(self.key, Source::Pidfd),
+            EventFlags::IN,
+        );
         let handle = pidfd.try_clone();
         self.child = Some((pid, pidfd));
-        self.check(watched.map_err(io::Error::from), "watch the first process", sealed);
+        self.check(
+            watched.map_err(io::Error::from),
+            "watch the first process",
+            sealed,
+        );
         if let Some(listener) = born.listener {
             let source = encode(self.key, Source::Listener);
-            let watched = epoll::add(epoll, &listener, source, EventFlags::IN);
+            let watched = match listener.fd() {
+                Some(fd) => epoll::add(epoll, fd, source, EventFlags::IN),
+                None => Err(rustix::io::Errno::BADF),
+            };
             self.listener = Some(listener);
-            self.check(watched.map_err(io::Error::from), "watch the listener", sealed);
+            self.check(
+                watched.map_err(io::Error::from),
+                "watch the listener",
+                sealed,
+            );
         }
         if self.watchdog.dying() {
             // It was born into a group that had been killed before.
@@ -408,7 +448,9 @@ impl Run {
     }
 
     fn on_pidfd(&mut self, sealed: &Sealed, epoll: &OwnedFd) {
-        let Some((_, pidfd)) = &self.child else { return };
+        let Some((_, pidfd)) = &self.child else {
+            return;
+        };
         if self.exit.is_some() {
             return;
         }
@@ -426,19 +468,11 @@ impl Run {
         };
         self.exit = Some(exit);
         if self.started.is_some() {
-            let termination = self.evidence_of_exit(exit);
+            let termination = exit.as_termination();
             self.emit(EventKind::GuestExited { termination }, sealed);
         }
         self.observe(Observation::FirstProcessEnded, sealed);
         self.check_empty(sealed);
-    }
-
-    pub(super) fn evidence_of_exit(&self, exit: Exit) -> Termination {
-        match exit {
-            Exit::Exited(code) => Termination::Exited(code),
-            Exit::Signaled(signal) => Termination::Signaled(signal),
-            Exit::Taken => Termination::Unknown { reason: UnknownReason::StatusTaken },
-        }
     }
 
     fn check_empty(&mut self, sealed: &Sealed) {
@@ -477,9 +511,10 @@ impl Run {
     }
 
     fn arm_streams(&mut self, sealed: &Sealed, epoll: &OwnedFd) {
-        for (stream, source) in
-            [(Stream::Stdout, Source::Stdout), (Stream::Stderr, Source::Stderr)]
-        {
+        for (stream, source) in [
+            (Stream::Stdout, Source::Stdout),
+            (Stream::Stderr, Source::Stderr),
+        ] {
             let data = encode(self.key, source);
             let pump = self.pump(stream);
             let wanted = pump.pipe().is_some() && !pump.paused;
@@ -594,12 +629,14 @@ impl Run {
 pub(super) fn reap(pidfd: &OwnedFd) -> io::Result<Option<Exit>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     match waitid(WaitId::PidFd(pidfd.as_fd()), options) {
-        Ok(None) => Ok(None),
-        Ok(Some(status)) => Ok(Some(match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => Exit::Exited(code),
-            (None, Some(signal)) => Exit::Signaled(Signal(signal)),
-            (None, None) => Exit::Taken,
-        })),
+        Ok(None) | Err(rustix::io::Errno::INTR) => Ok(None),
+        Ok(Some(status)) => Ok(Some(
+            match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => Exit::Exited(code),
+                (None, Some(signal)) => Exit::Signaled(Signal(signal)),
+                (None, None) => Exit::Taken,
+            },
+        )),
         // Somebody else took the status. From Linux 6.15 on the pidfd tells it all the same.
         Err(rustix::io::Errno::CHILD) => Ok(Some(match sys::reaped_status(pidfd.as_fd()) {
             Some(status) if libc::WIFEXITED(status) => Exit::Exited(libc::WEXITSTATUS(status)),
@@ -608,7 +645,6 @@ pub(super) fn reap(pidfd: &OwnedFd) -> io::Result<Option<Exit>> {
             }
             _ => Exit::Taken,
         })),
-        Err(rustix::io::Errno::INTR) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
