@@ -15,25 +15,38 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use embedder::{Census, own_uids, scratch_base, until};
 use rustix::process::{Pid, getpid, set_child_subreaper};
 use support::{assert_gone, not_run, sandbox_or_not_run};
 use varek_core::{
-    Cause, Command, Error, Host, Input, MIB, Policy, Sandbox, SetupStep, Termination,
+    Cause, Cleanup, Command, Error, Event, EventKind, Host, Input, MIB, Policy, Sandbox, SetupStep,
+    Termination,
 };
 
 fn policy(policy: Policy) -> Policy {
     own_uids(policy).wall_clock(Duration::from_secs(60))
 }
 
+/// A sandbox that notes every run after which it could not clean up: nobody reads the outcome of a
+/// dropped one.
 fn build(policy: Policy, scratch: &Path) -> Sandbox {
     Sandbox::builder(policy)
         .scratch_base(scratch)
+        .sink(|event: &Event| {
+            if let EventKind::RunFinished { cleanup, .. } = &event.kind
+                && *cleanup != Cleanup::Complete
+            {
+                UNCLEAN.lock().unwrap().push(cleanup.to_string());
+            }
+        })
         .build()
         .unwrap()
 }
+
+static UNCLEAN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Leaves two processes behind whose parents are dead, one of them in a session of its own, and waits for
 /// both to say so.
@@ -198,7 +211,7 @@ impl Runs {
 /// is as it was before them.
 fn leave_nothing(name: &str, runs: usize) {
     let (scratch, files) = (scratch_base(), support::open_directory());
-    let before = Census::take(scratch.path());
+    let before = Census::settled(scratch.path());
     assert!(before.dumpable);
     if sandbox_or_not_run(name, policy(Policy::python())).is_none() {
         return;
