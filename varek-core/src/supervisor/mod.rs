@@ -56,6 +56,8 @@ struct Queue {
     messages: Vec<Message>,
     /// The supervisor takes no message any more.
     ended: bool,
+    /// And what it had made for runs to come is gone.
+    cleaned: bool,
 }
 
 /// The way to the supervisor.
@@ -99,12 +101,12 @@ impl Inbox {
         std::mem::take(&mut self.queue().messages)
     }
 
-    /// Waits until the supervisor has ended, at most this long.
+    /// Waits until the supervisor has ended and has removed its groups, at most this long.
     pub(crate) fn wait_ended(&self, within: Duration) -> bool {
         let queue = self.queue();
         self.ended
-            .wait_timeout_while(queue, within, |queue| !queue.ended)
-            .is_ok_and(|(queue, _)| queue.ended)
+            .wait_timeout_while(queue, within, |queue| !queue.cleaned)
+            .is_ok_and(|(queue, _)| queue.cleaned)
     }
 }
 
@@ -269,6 +271,7 @@ impl Drop for Supervisor {
         // What cannot be removed now is left to the next sweep.
         let _ = self.sealed.subtree.remove();
         self.sealed.dismiss_guardian();
+        self.inbox.queue().cleaned = true;
         self.inbox.ended.notify_all();
     }
 }
