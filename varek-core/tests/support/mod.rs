@@ -151,7 +151,7 @@ pub fn unconfined(source: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A directory that guests can walk through, as they cannot through one of `tempfile`'s own mode 0700.
+/// A directory that guests can walk through, whatever the umask of whoever runs the tests.
 pub fn open_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
