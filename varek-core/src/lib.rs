@@ -103,3 +103,8 @@ pub use varek_telemetry::{
     Answer, Cause, Cleanup, Denial, Enforcement, Event, EventKind, Flushed, Layer, LayerStatus,
     LimitHit, Resource, RunId, Signal, Sink, Stream, Termination, UnknownReason, Usage,
 };
+
+/// The examples of the README, so that they compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
