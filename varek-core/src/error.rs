@@ -101,7 +101,7 @@ pub enum Error {
         reason: String,
     },
     /// An operation of the host failed.
-    #[error("{operation}{}: {source}", at(path.as_ref()))]
+    #[error("{operation}{}: {source}{}", at(path.as_ref()), shortage(source))]
     Io {
         /// What was tried.
         operation: &'static str,
@@ -291,6 +291,18 @@ fn paths(paths: &[PathBuf]) -> String {
 fn at(path: Option<&PathBuf>) -> String {
     path.map(|path| format!(" {}", path.display()))
         .unwrap_or_default()
+}
+
+/// What to do where the embedder has run out of something.
+fn shortage(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(24) => {
+            "; the embedder has no free descriptor: raise its RLIMIT_NOFILE (a running guest holds about a \
+             dozen), or bound the sandbox's concurrency"
+        }
+        Some(28) => "; the file system is full",
+        _ => "",
+    }
 }
 
 /// What to do about the set-up failures that an embedder can do something about.
