@@ -68,6 +68,7 @@ pub(crate) struct RunPlan {
     pub(crate) run: RunId,
     pub(crate) report: Arc<Report>,
     pub(crate) group: Group,
+    pub(crate) waits_at_limit: bool,
     pub(crate) scratch: Scratch,
     /// Given back after everything else that is of this uid.
     pub(crate) lease: Option<Lease>,
@@ -106,6 +107,7 @@ pub(crate) fn prepare(
         ruleset,
         scratch,
         group,
+        waits_at_limit,
         lease,
     } = kits.take(sealed)?;
     let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
@@ -160,6 +162,7 @@ pub(crate) fn prepare(
         run,
         report: child.report.clone(),
         group,
+        waits_at_limit,
         scratch,
         lease,
         stdin: streams.stdin,

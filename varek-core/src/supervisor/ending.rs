@@ -53,7 +53,12 @@ impl Run {
             }
         };
         if let Some(counters) = &counters {
-            for hit in account::limits_hit(counters, self.plan.group.limits(), &usage) {
+            for hit in account::limits_hit(
+                counters,
+                self.plan.waits_at_limit,
+                self.plan.group.limits(),
+                &usage,
+            ) {
                 self.emit(EventKind::LimitHit(hit), sealed);
             }
         }
@@ -74,6 +79,7 @@ impl Run {
             exit: self.exit,
             decided: self.decided.as_ref(),
             counters: counters.as_ref(),
+            waits_at_limit: self.plan.waits_at_limit,
             cpu: usage.cpu_user + usage.cpu_system,
             cpu_limit: sealed.policy.limits.cpu_time,
         };
@@ -133,22 +139,33 @@ impl Run {
         if sealed.host.init || sealed.host.subreaper {
             let name = self.plan.run.to_string();
             let seen = orphans::reap(&name);
-            let charged = self.plan.group.tasks_charged().map_err(|e| e.to_string())?;
-            if charged.unwrap_or(seen as u64) > 0 {
+            let charged = match self.plan.group.tasks_charged() {
+                Ok(charged) => charged.unwrap_or(seen as u64),
+                // An earlier try removed the group from this hierarchy: nobody was left in it.
+                Err(varek_cgroup::Error::Io { source, .. })
+                    if matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) =>
+                {
+                    0
+                }
+                Err(error) => return Err(error.to_string()),
+            };
+            if charged > 0 {
                 return Ok(false);
             }
         }
+        // The group goes last: as long as it is there, it says that the tree is dead.
         let scratch_gone = self
             .plan
             .scratch
             .remove(Instant::now() + SCRATCH_TURN)
             .map_err(|error| error.to_string())?;
-        let group_gone = match self.plan.group.remove() {
-            Ok(Removal::Removed) => true,
-            Ok(_) => false,
-            Err(error) => return Err(error.to_string()),
-        };
-        Ok(scratch_gone && group_gone)
+        if !scratch_gone {
+            return Ok(false);
+        }
+        match self.plan.group.remove() {
+            Ok(removal) => Ok(removal == Removal::Removed),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// The outcome is out already; what was left may have gone meanwhile.
@@ -163,7 +180,7 @@ impl Run {
         }
         let ended = self.child.is_none() || self.exit.is_some();
         if ended
-            && matches!(self.plan.group.populated(), Ok(false))
+            && !matches!(self.plan.group.populated(), Ok(true))
             && matches!(self.remove_all(sealed), Ok(true))
         {
             self.stage = Stage::Over;
