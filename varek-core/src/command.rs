@@ -39,8 +39,9 @@ pub(crate) struct ScratchFile {
 
 impl Command {
     /// A command for this program: a path with a slash in it, or a bare name that is looked up in the
-    /// policy's `search_path` (never in the embedder's `PATH`). A relative path is taken from the
-    /// embedder's working directory.
+    /// policy's `search_path` (never in the embedder's `PATH`). A relative path names a file that the command
+    /// itself puts into the scratch directory ([`Command::executable`]), and otherwise one in the embedder's
+    /// working directory.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: program.as_ref().to_owned(),

@@ -45,11 +45,11 @@ impl Kit {
         // Else the supervisor would race with the guest to kill what the kernel left of it.
         let waits_at_limit = group.wait_at_limit()?;
         Ok(Self {
-            waits_at_limit,
             run,
             ruleset,
             scratch,
             group,
+            waits_at_limit,
             lease,
         })
     }

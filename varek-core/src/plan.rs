@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
@@ -93,14 +93,18 @@ pub(crate) fn prepare(
     let stdout = std::mem::replace(&mut command.stdout, Output::null()).0;
     let stderr = std::mem::replace(&mut command.stderr, Output::null()).0;
     let stdin_piped = matches!(stdin, InputKind::Piped);
-    let program = find_program(policy, &command.program)?;
-    let image = Image::open(&program)?;
-    if sealed.uids.is_some() {
-        reachable(&program)?;
-        if let Some(interpreter) = &image.interpreter {
-            reachable(interpreter)?;
+    // What can be seen to be wrong is wrong before anything is made.
+    let placed = placed_program(&command);
+    let found = if placed.is_none() {
+        let program = find_program(policy, &command.program)?;
+        let own_uid = sealed.uids.is_some();
+        if own_uid {
+            reachable(&program)?;
         }
-    }
+        Some(Image::open(program, own_uid)?)
+    } else {
+        None
+    };
 
     let Kit {
         run,
@@ -116,6 +120,13 @@ pub(crate) fn prepare(
         None => scratch,
     };
     fill(&scratch, &command.files)?;
+    let image = match (found, placed) {
+        (Some(image), _) => image,
+        (None, relative) => {
+            let program = scratch.path().join(relative.unwrap_or_default());
+            Image::open(program, identity.is_some())?
+        }
+    };
     let (arguments, environment) = strings(policy, &command, scratch.path())?;
     let ruleset = match (ruleset, &sealed.grants) {
         (Some(ruleset), Some(grants)) => {
@@ -151,7 +162,7 @@ pub(crate) fn prepare(
         filter: sealed.program.with_permit(&permit),
         filter_flags,
         stdio: streams.child,
-        program: c_string("the program's path", program.as_os_str())?,
+        program: c_string("the program's path", image.path.as_os_str())?,
         arguments,
         environment,
         permit: permit.words(),
@@ -169,7 +180,7 @@ pub(crate) fn prepare(
         stdin_piped,
         stdout: streams.stdout,
         stderr: streams.stderr,
-        program,
+        program: image.path,
         interpreter: image.interpreter,
         arguments: command.arguments.len(),
     };
@@ -181,6 +192,26 @@ fn fill(scratch: &Scratch, files: &[ScratchFile]) -> Result<(), Error> {
         scratch.put(&file.path, &file.contents, file.executable)?;
     }
     Ok(())
+}
+
+/// The program's path beneath the scratch directory, where it is one of the files that the command puts
+/// there: a relative path with a slash in it, such as `./program`.
+fn placed_program(command: &Command) -> Option<PathBuf> {
+    let plain = |path: &Path| -> PathBuf {
+        path.components()
+            .filter(|part| *part != Component::CurDir)
+            .collect()
+    };
+    let program = Path::new(&command.program);
+    if !command.program.as_bytes().contains(&b'/') || program.is_absolute() {
+        return None;
+    }
+    let program = plain(program);
+    command
+        .files
+        .iter()
+        .any(|file| plain(&file.path) == program)
+        .then_some(program)
 }
 
 /// The program's path: as given where it has a slash, otherwise from the policy's search path.
@@ -212,6 +243,7 @@ fn find_program(policy: &Policy, program: &OsStr) -> Result<PathBuf, Error> {
 
 /// The file that will be executed, and its interpreter.
 struct Image {
+    path: PathBuf,
     file: OwnedFd,
     interpreter: Option<PathBuf>,
     interpreter_file: Option<OwnedFd>,
@@ -227,12 +259,14 @@ impl Image {
         }
     }
 
-    fn open(program: &Path) -> Result<Self, Error> {
+    /// Opens the file, which must be one that can be executed; its interpreter, too, must be within the reach
+    /// of an own uid.
+    fn open(program: PathBuf, own_uid: bool) -> Result<Self, Error> {
         let cannot = |reason: String| Error::Program {
-            program: program.to_owned(),
+            program: program.clone(),
             reason,
         };
-        let meta = std::fs::metadata(program).map_err(|e| match e.kind() {
+        let meta = std::fs::metadata(&program).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => cannot("there is no such file; check the path".into()),
             _ => cannot(format!("{e}; check the path and its permissions")),
         })?;
@@ -244,8 +278,8 @@ impl Image {
                 "it is not executable; chmod +x it, or run it by its interpreter".into(),
             ));
         }
-        let file = open_path(program)?;
-        let interpreter = interpreter_of(program);
+        let file = open_path(&program)?;
+        let interpreter = interpreter_of(&program);
         let interpreter_file =
             match &interpreter {
                 Some(path) => Some(open_path(path).map_err(|_| {
@@ -253,7 +287,11 @@ impl Image {
                 })?),
                 None => None,
             };
+        if let Some(interpreter) = interpreter.as_ref().filter(|_| own_uid) {
+            reachable(interpreter)?;
+        }
         Ok(Self {
+            path: program,
             file,
             interpreter,
             interpreter_file,
