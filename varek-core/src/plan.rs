@@ -98,10 +98,11 @@ pub(crate) fn prepare(
     let found = if placed.is_none() {
         let program = find_program(policy, &command.program)?;
         let own_uid = sealed.uids.is_some();
+        let image = Image::open(program, own_uid)?;
         if own_uid {
-            reachable(&program)?;
+            reachable(&image.path)?;
         }
-        Some(Image::open(program, own_uid)?)
+        Some(image)
     } else {
         None
     };
