@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::Arch;
 use crate::bpf::{
-    AND_K, AT_ARCH, AT_NUMBER, Action, Instruction, JA, JEQ, JGE, JGT, JSET, LD_ABS, LDX_MEM, OR_X,
-    RET, ST, XOR_K, low_half,
+    AND_K, AT_ARCH, AT_NUMBER, Action, Instruction, JA, JEQ, JGE, JGT, JSET, LD_ABS, OR_X, RET,
+    TAX, XOR_K, low_half,
 };
 
 pub(crate) struct Disassembly<'a> {
@@ -29,9 +29,15 @@ impl fmt::Display for Disassembly<'_> {
                     instruction: *instruction
                 }
             )?;
-            let compares_number = loaded == AT_NUMBER && instruction.code == JEQ;
-            if let Some(name) = self.arch.name(instruction.k).filter(|_| compares_number) {
-                write!(f, "  ; {name}")?;
+            let name = self
+                .arch
+                .name(instruction.k)
+                .filter(|_| loaded == AT_NUMBER);
+            match (name, instruction.code) {
+                (Some(name), JEQ) => write!(f, "  ; {name}")?,
+                (Some(name), JGE) => write!(f, "  ; {name} and above")?,
+                (Some(name), JGT) => write!(f, "  ; above {name}")?,
+                _ => {}
             }
             writeln!(f)?;
         }
@@ -70,8 +76,7 @@ impl fmt::Display for Line {
             // The constants are a permit's halves; a program without one has zeroes here.
             XOR_K => write!(f, "xor  {k:#x}"),
             OR_X => f.write_str("or   x"),
-            ST => write!(f, "st   m[{k}]"),
-            LDX_MEM => write!(f, "ldx  m[{k}]"),
+            TAX => f.write_str("tax"),
             RET => match Action::from_return_value(k) {
                 Action::Errno(errno) => {
                     write!(f, "ret  ERRNO({})", crate::errno::display(errno.into()))

@@ -1,29 +1,30 @@
 //! From a resolved policy to BPF.
 //!
 //! ```text
-//! prologue   architecture, x32, numbers that the kernel may not have      by hand
-//! tree       balanced search for the number                               exported by libseccomp
-//! blocks     tests of arguments, the exec permit, the default             by hand
+//! prologue   architecture, x32, numbers newer than this build
+//! search     by ranges of numbers with the same answer
+//! blocks     tests of arguments, the exec permit
 //! ```
 //!
-//! libseccomp is given one rule a call: `ALLOW`, or a placeholder `TRACE(n)` for everything else, the
-//! default included. Each placeholder in the exported program is then replaced in place by the return or by
-//! a jump to the block it stands for, so that no jump of the tree moves. Three things follow from that:
-//! the tree holds nothing but comparisons of the number, which is the form that the kernel's allow bitmap
-//! caches; the default's `EPERM` and a refused condition's cannot be confused; and compiling does not
-//! depend on which actions the kernel of the compiling host has, which libseccomp would check.
+//! libseccomp compiles which call has which answer: it is given one rule a call, `ALLOW` or a placeholder
+//! `TRACE(n)` for everything else, the default included. What it exports is read as a function of the number
+//! and written again as a search among ranges, in which each placeholder is the return or the block that it
+//! stands for. Three things follow from that: the search holds nothing but comparisons of the number, which
+//! is the form that the kernel's allow bitmap caches; the default's `EPERM` and a refused condition's cannot
+//! be confused; and compiling does not depend on which actions the kernel of the compiling host has, which
+//! libseccomp would check.
 
-use crate::bpf::{
-    AND_K, AT_ARCH, AT_NUMBER, Action, Instruction, JA, JEQ, JGE, JGT, JSET, LD_ABS, LDX_MEM,
-    LONGEST, OR_X, RET, ST, XOR_K, low_half,
-};
-use crate::resolve::{Entry, Guard, Outcome, Resolved, Verdict};
-use crate::rule::{Half, Test};
+use crate::assemble::{Assembler, Label};
+use crate::block::{self, Block, Target};
+use crate::bpf::{AT_ARCH, AT_NUMBER, Action, Instruction, JEQ, JGE, JGT, LD_ABS, LONGEST};
+use crate::ranges::{self, Ranges};
+use crate::resolve::{Entry, Outcome, Resolved, Verdict};
+use crate::rule::Test;
 use crate::{Arch, CompileError, Refusal, Reporting, errno};
 
 /// Placeholder of the default action.
 pub(crate) const DEFAULT: u16 = 0;
-/// Placeholder of libseccomp's own architecture check, which the prologue has made unreachable.
+/// Placeholder of libseccomp's own architecture check, in whose place there is the prologue.
 pub(crate) const BAD_ARCH: u16 = u16::MAX;
 
 /// A finished program, and where a permit goes.
@@ -98,21 +99,6 @@ pub(crate) fn expected(
     actions.of(resolved.outcome(audit, number, args))
 }
 
-/// What a placeholder stands for.
-struct Target {
-    code: Vec<Instruction>,
-    permit: Option<PermitSlots>,
-}
-
-impl Target {
-    fn ret(action: Action) -> Self {
-        Self {
-            code: vec![Instruction::ret(action)],
-            permit: None,
-        }
-    }
-}
-
 /// One call of the tree: its number and name, and its placeholder or `None` for `ALLOW`.
 #[derive(Clone, Copy)]
 pub(crate) struct Leaf {
@@ -132,317 +118,96 @@ pub(crate) struct Exported {
 }
 
 pub(crate) fn emit(resolved: &Resolved, reporting: Reporting) -> Result<Emitted, CompileError> {
+    let arch = resolved.arch;
     let actions = Actions::new(resolved, reporting);
-    let mut targets = vec![Target::ret(actions.refuse())];
+    let default = Target::Return(actions.refuse());
+    let mut targets = vec![default];
     let mut leaves = Vec::new();
     for (number, entry) in &resolved.entries {
         let placeholder = match target(entry, actions) {
-            None => None,
-            // Like the default: the tree need not know the call.
-            Some(target) if target.code == [Instruction::ret(actions.refuse())] => continue,
-            // Plain returns are shared, so that the tree ends in few leaves.
-            Some(target) => Some(placeholder_of(target, &mut targets)),
+            Target::Return(Action::Allow) => None,
+            target => Some(placeholder_of(target, &mut targets)),
         };
-        leaves.push(Leaf {
-            number: *number,
-            name: entry.name,
-            placeholder,
-        });
+        // The search need not know a call that is answered like the default.
+        if placeholder != Some(DEFAULT) {
+            leaves.push(Leaf {
+                number: *number,
+                name: entry.name,
+                placeholder,
+            });
+        }
     }
 
-    let Exported { program, left } = export(resolved.arch, &leaves)?;
-    let tree = tree_of(&program, resolved.arch)?;
-    let mut instructions = prologue(resolved.arch, actions);
-    instructions.extend_from_slice(tree);
-    link(instructions, &targets, &left)
+    let Exported { program, left } = export(arch, &leaves)?;
+    let mut outcomes = ranges::outcomes(&program, arch)?;
+    for leaf in left {
+        let outcome = usize::try_from(leaf.number)
+            .ok()
+            .and_then(|number| outcomes.get_mut(number));
+        if let Some(outcome) = outcome {
+            *outcome = leaf.placeholder;
+        }
+    }
+    assemble(arch, actions, &targets, &outcomes)
 }
 
 fn placeholder_of(target: Target, targets: &mut Vec<Target>) -> u16 {
-    let shared = targets.iter().position(|known| known.code == target.code);
-    let position = shared
-        .filter(|_| target.permit.is_none())
-        .unwrap_or(targets.len());
-    if position == targets.len() {
+    let known = targets.iter().position(|known| *known == target);
+    let position = known.unwrap_or_else(|| {
         targets.push(target);
-    }
+        targets.len() - 1
+    });
     // There are fewer calls than placeholders.
     u16::try_from(position).unwrap_or(BAD_ARCH)
 }
 
-/// The program for calls that are more than allowed.
-fn target(entry: &Entry, actions: Actions) -> Option<Target> {
-    let refuse = Instruction::ret(actions.refuse());
-    let mut code = Vec::new();
-    match entry.guard {
-        Some(Guard::Bits { index, bits }) => code.extend([
-            Instruction::new(LD_ABS, low_half(index)),
-            Instruction::jump(JSET, bits, 0, 1),
-            refuse,
-        ]),
-        Some(Guard::Values { index, values }) => {
-            code.push(Instruction::new(LD_ABS, low_half(index)));
-            for value in values {
-                code.extend([Instruction::jump(JEQ, *value, 0, 1), refuse]);
-            }
-        }
-        None => {}
-    }
+fn target(entry: &Entry, actions: Actions) -> Target {
+    let block = |rules: &[Vec<Test>]| match Block::new(entry.guard, rules) {
+        block if block.is_plain() => Target::Return(Action::Allow),
+        block => Target::Arguments(block),
+    };
     match &entry.verdict {
-        Verdict::Allow if code.is_empty() => return None,
-        Verdict::Allow => code.push(Instruction::ret(Action::Allow)),
-        Verdict::When(rules) => {
-            alternatives(rules, &mut code);
-            code.push(refuse);
-        }
-        Verdict::Permit { kill } => {
-            let refuse = if *kill {
-                Instruction::ret(actions.of(Outcome::Kill))
-            } else {
-                refuse
-            };
-            return Some(permit(refuse));
-        }
-        Verdict::Absent(_) if entry.name == "clone3" => return Some(Target::ret(absent())),
-        Verdict::Absent(_) => return Some(Target::ret(actions.of(Outcome::Absent))),
-        Verdict::Kill => return Some(Target::ret(actions.of(Outcome::Kill))),
-    }
-    Some(Target { code, permit: None })
-}
-
-/// Code that returns `ALLOW` where one alternative holds, and runs on past its end where none does.
-fn alternatives(rules: &[Vec<Test>], code: &mut Vec<Instruction>) {
-    let halves = |rule: &[Test]| {
-        rule.iter()
-            .flat_map(|test| test.halves())
-            .collect::<Vec<Half>>()
-    };
-    let mut rest = rules;
-    while let Some((first, others)) = rest.split_first() {
-        let first = halves(first);
-        // Alternatives that each test the same half once share one load: a list of commands.
-        let [half] = first.as_slice() else {
-            every(&first, code);
-            rest = others;
-            continue;
-        };
-        let place = (half.index, half.high, half.mask);
-        let mut values = vec![half.value];
-        rest = others;
-        while let Some((next, others)) = rest.split_first() {
-            match halves(next).as_slice() {
-                [next] if (next.index, next.high, next.mask) == place && values.len() < 100 => {
-                    values.push(next.value);
-                    rest = others;
-                }
-                _ => break,
-            }
-        }
-        load(*half, code);
-        let count = values.len();
-        for (value, after) in values.into_iter().zip((0..count).rev()) {
-            let to_allow = u8::try_from(after).unwrap_or(u8::MAX);
-            code.push(Instruction::jump(
-                JEQ,
-                value,
-                to_allow,
-                u8::from(after == 0),
-            ));
-        }
-        code.push(Instruction::ret(Action::Allow));
+        Verdict::Allow => block(&[Vec::new()]),
+        Verdict::When(rules) => block(rules),
+        Verdict::Permit { kill: true } => Target::Permit(actions.of(Outcome::Kill)),
+        Verdict::Permit { kill: false } => Target::Permit(actions.refuse()),
+        Verdict::Absent(_) if entry.name == "clone3" => Target::Return(absent()),
+        Verdict::Absent(_) => Target::Return(actions.of(Outcome::Absent)),
+        Verdict::Kill => Target::Return(actions.of(Outcome::Kill)),
     }
 }
 
-/// Code that returns `ALLOW` where all of these hold.
-fn every(halves: &[Half], code: &mut Vec<Instruction>) {
-    let length = |half: &Half| if half.mask == u32::MAX { 2 } else { 3 };
-    let mut left: usize = halves.iter().map(length).sum();
-    for half in halves {
-        left -= length(half);
-        load(*half, code);
-        // At most 36 instructions in one alternative, so the distance fits.
-        let past_allow = u8::try_from(left + 1).unwrap_or(u8::MAX);
-        code.push(Instruction::jump(JEQ, half.value, 0, past_allow));
-    }
-    code.push(Instruction::ret(Action::Allow));
-}
-
-fn load(half: Half, code: &mut Vec<Instruction>) {
-    let offset = low_half(half.index) + if half.high { 4 } else { 0 };
-    code.push(Instruction::new(LD_ABS, offset));
-    if half.mask != u32::MAX {
-        code.push(Instruction::new(AND_K, half.mask));
-    }
-}
-
-/// Compares the last three argument registers with the permit in constant time: the differences of all six
-/// halves are collected in scratch memory, and one test at the end decides. A comparison word by word would
-/// let a guest find the permit half by half, from the time that a refusal takes.
-///
-/// The decision is made as a refusal; [`PermitSlots::compare`] takes its place where there is a permit.
-fn permit(refuse: Instruction) -> Target {
-    let mut code = Vec::new();
-    let mut constants = [0; 6];
-    for (half, slot) in constants.iter_mut().enumerate() {
-        let index = u8::try_from(3 + half / 2).unwrap_or(5);
-        let offset = low_half(index) + if half % 2 == 1 { 4 } else { 0 };
-        code.push(Instruction::new(LD_ABS, offset));
-        *slot = code.len();
-        code.push(Instruction::new(XOR_K, 0));
-        if half > 0 {
-            code.extend([Instruction::new(LDX_MEM, 0), Instruction::new(OR_X, 0)]);
-        }
-        if half < 5 {
-            code.push(Instruction::new(ST, 0));
-        }
-    }
-    let decision = code.len();
-    code.extend([refuse, Instruction::ret(Action::Allow), refuse]);
-    let compare = Instruction::jump(JEQ, 0, 0, 1);
-    Target {
-        code,
-        permit: Some(PermitSlots {
-            constants,
-            decision,
-            compare,
-        }),
-    }
-}
-
-/// Leaves calls of other architectures, and numbers that have no name here, to their answers, and goes on
-/// with the number in the accumulator.
-fn prologue(arch: Arch, actions: Actions) -> Vec<Instruction> {
-    let foreign = Instruction::ret(actions.of(Outcome::Kill));
-    let absent = Instruction::ret(actions.of(Outcome::Absent));
-    let mut code = vec![
-        Instruction::new(LD_ABS, AT_ARCH),
-        Instruction::jump(JEQ, arch.audit(), 1, 0),
-        foreign,
-        Instruction::new(LD_ABS, AT_NUMBER),
-    ];
-    let newer = if arch == Arch::X86_64 && foreign != absent {
-        let x32 = Instruction::jump(JGE, crate::arch::X32_BIT, 0, 1);
-        vec![x32, foreign, absent]
-    } else {
-        vec![absent]
-    };
-    let past = u8::try_from(newer.len()).unwrap_or(u8::MAX);
-    code.push(Instruction::jump(JGT, arch.newest(), 0, past));
-    code.extend(newer);
-    // A notification answers gaps like any other refusal, so only the filter's own answer needs them.
-    if absent != Instruction::ret(actions.refuse()) {
-        for (low, high) in arch.gaps() {
-            code.extend([
-                Instruction::jump(JGE, low, 0, 2),
-                Instruction::jump(JGT, high, 1, 0),
-                absent,
-            ]);
-        }
-    }
-    code
-}
-
-/// libseccomp's program without its checks of the architecture, which the prologue makes.
-///
-/// What is cut must be those checks and what stays must be a search for the number; anything else is an
-/// error, so that a later libseccomp with another layout cannot lose a check here.
-fn tree_of(program: &[Instruction], arch: Arch) -> Result<&[Instruction], CompileError> {
-    let unknown = |reason, at| CompileError::UnknownForm { reason, at };
-    let last_load = program
-        .iter()
-        .rposition(|instruction| instruction.code == LD_ABS);
-    let start = last_load.map_or(0, |at| at + 1);
-    let (checks, tree) = program
-        .split_at_checked(start)
-        .ok_or(unknown("no instructions", start))?;
-    for (at, instruction) in checks.iter().enumerate() {
-        let compared = [arch.audit(), crate::arch::X32_BIT, u32::MAX];
-        let known = match instruction.code {
-            LD_ABS => instruction.k == AT_ARCH || instruction.k == AT_NUMBER,
-            JEQ | JGE => compared.contains(&instruction.k),
-            JA => true,
-            RET => Action::from_return_value(instruction.k) == Action::Trace(BAD_ARCH),
-            _ => false,
-        };
-        if !known {
-            return Err(unknown("an unexpected check before the search", at));
-        }
-    }
-    match checks.last() {
-        Some(Instruction { k: AT_NUMBER, .. }) => {}
-        _ => return Err(unknown("no load of the call number", start)),
-    }
-    for (at, instruction) in tree.iter().enumerate() {
-        if !matches!(instruction.code, JEQ | JGT | JGE | JA | RET) {
-            return Err(unknown(
-                "an operation that is no search for the number",
-                start + at,
-            ));
-        }
-    }
-    Ok(tree)
-}
-
-/// Puts the targets behind the tree and their positions into it.
-fn link(
-    mut instructions: Vec<Instruction>,
+/// Writes the program, blocks first: it is made from its end.
+fn assemble(
+    arch: Arch,
+    actions: Actions,
     targets: &[Target],
-    left: &[Leaf],
+    outcomes: &[Option<u16>],
 ) -> Result<Emitted, CompileError> {
-    let tree_end = instructions.len();
-    // Calls that this libseccomp has no name for are compared before the default.
-    for leaf in left {
-        let action = leaf.placeholder.map_or(Action::Allow, Action::Trace);
-        instructions.extend([
-            Instruction::jump(JEQ, leaf.number, 0, 1),
-            Instruction::ret(action),
-        ]);
-    }
-    if !left.is_empty() {
-        instructions.push(Instruction::ret(Action::Trace(DEFAULT)));
-    }
-    let search_end = instructions.len();
-
+    let mut code = Assembler::default();
     let mut permit = None;
-    let mut places = Vec::new();
+    let mut labels = Vec::new();
     for target in targets {
-        places.push(match target.code.as_slice() {
-            [only] => Placed::Return(*only),
-            code => {
-                let at = instructions.len();
-                instructions.extend_from_slice(code);
-                if let Some(slots) = &target.permit {
-                    permit = Some(PermitSlots {
-                        constants: slots.constants.map(|slot| at + slot),
-                        decision: at + slots.decision,
-                        compare: slots.compare,
-                    });
-                }
-                Placed::Block(at)
+        labels.push(match target {
+            Target::Return(action) => Label::Return(*action),
+            Target::Arguments(block) => block.write(Label::Return(actions.refuse()), &mut code),
+            Target::Permit(refusal) => {
+                let block = block::permit(*refusal, &mut code);
+                let start = block.start;
+                permit = Some(block);
+                start
             }
         });
     }
+    let search = search(arch, actions, &labels, outcomes, &mut code)?;
+    prologue(arch, actions, search, &mut code);
 
-    let unknown = |reason, at| CompileError::UnknownForm { reason, at };
-    for (at, instruction) in instructions.iter_mut().enumerate().take(search_end) {
-        if instruction.code != RET {
-            continue;
-        }
-        let Action::Trace(placeholder) = Action::from_return_value(instruction.k) else {
-            continue;
-        };
-        let target = match placeholder {
-            DEFAULT if at < tree_end && !left.is_empty() => Some(Placed::Block(tree_end)),
-            BAD_ARCH => Some(Placed::Return(Instruction::ret(Action::KillProcess))),
-            _ => places.get(usize::from(placeholder)).copied(),
-        };
-        *instruction = match target.ok_or(unknown("a return of no known meaning", at))? {
-            Placed::Return(ret) => ret,
-            Placed::Block(to) => {
-                let distance = u32::try_from(to - at - 1);
-                Instruction::new(JA, distance.map_err(|_| unknown("a jump too far", at))?)
-            }
-        };
-    }
+    let permit = permit.map(|permit| PermitSlots {
+        constants: permit.constants.map(|constant| code.index(constant)),
+        decision: code.index(permit.decision),
+        compare: permit.compare,
+    });
+    let instructions = code.finish();
     let length = instructions.len();
     if length > LONGEST {
         return Err(CompileError::TooLong {
@@ -456,10 +221,48 @@ fn link(
     })
 }
 
-#[derive(Clone, Copy)]
-enum Placed {
-    Return(Instruction),
-    Block(usize),
+/// The search for numbers up to the newest.
+fn search(
+    arch: Arch,
+    actions: Actions,
+    labels: &[Label],
+    outcomes: &[Option<u16>],
+    code: &mut Assembler,
+) -> Result<Label, CompileError> {
+    let mut ranges = Ranges::default();
+    for (number, outcome) in (0..).zip(outcomes) {
+        let label = match outcome {
+            _ if arch.name(number).is_none() => Label::Return(actions.of(Outcome::Absent)),
+            None => Label::Return(Action::Allow),
+            Some(placeholder) => {
+                let label = labels.get(usize::from(*placeholder));
+                // The answer to foreign architectures is the only placeholder without a target.
+                *label.ok_or(CompileError::UnknownForm {
+                    reason: "a foreign answer to an own number",
+                    at: 0,
+                })?
+            }
+        };
+        ranges.push(number, 1, label);
+    }
+    Ok(ranges.search(code))
+}
+
+/// Leaves calls of other architectures, and numbers above the newest that has a name here, to their answers,
+/// and goes on at the search with the number in the accumulator.
+fn prologue(arch: Arch, actions: Actions, search: Label, code: &mut Assembler) {
+    let foreign = Label::Return(actions.of(Outcome::Kill));
+    let absent = Label::Return(actions.of(Outcome::Absent));
+    let newer = if arch == Arch::X86_64 && foreign != absent {
+        Label::At(code.branch(JGE, crate::arch::X32_BIT, foreign, absent))
+    } else {
+        absent
+    };
+    code.branch(JGT, arch.newest(), newer, search);
+    let number = Label::At(code.push(Instruction::new(LD_ABS, AT_NUMBER)));
+    code.flow_to(foreign);
+    code.branch(JEQ, arch.audit(), number, foreign);
+    code.push(Instruction::new(LD_ABS, AT_ARCH));
 }
 
 #[cfg(target_os = "linux")]

@@ -6,7 +6,8 @@ use crate::bpf::{Action, Instruction, SeccompData, interpret};
 use crate::disassemble::Disassembly;
 use crate::emit::{self, Actions, Emitted};
 use crate::explain::{self, Explanation, UnknownCall};
-use crate::resolve::{Entry, Outcome, Resolved, Verdict};
+use crate::resolve::{Entry, Guard, Outcome, Resolved, Verdict};
+use crate::rule::Test;
 use crate::{Arch, CompileError, Permit, Reporting};
 
 /// What a supervisor answers to a notification of a program compiled with [`Reporting::Notify`].
@@ -138,16 +139,19 @@ impl Program {
         &self.resolved.skipped
     }
 
-    /// Holds the finished program against the policy: every number, with arguments that meet each rule, with
-    /// none and all bits set. This is what makes libseccomp's part trustworthy without reading it.
+    /// Holds the finished program against the policy: every number, with arguments that meet each rule and
+    /// that miss it, with none and all bits set. This is what makes libseccomp's part, and the search that is
+    /// made of it, trustworthy without reading them.
     fn verify(&self) -> Result<(), CompileError> {
         let arch = self.resolved.arch;
         let actions = Actions::new(&self.resolved, self.reporting);
         let foreign = crate::arch::X32_BIT;
         for number in (0..=arch.newest() + 1).chain([foreign, foreign + 59, u32::MAX]) {
             let samples = samples(self.resolved.entries.get(&number));
-            for audit in [arch.audit(), !arch.audit()] {
-                for args in &samples {
+            // A foreign call is decided by its architecture.
+            let count = [(arch.audit(), samples.len()), (!arch.audit(), 2)];
+            for (audit, count) in count {
+                for args in samples.iter().take(count) {
                     let data = SeccompData {
                         nr: number.cast_signed(),
                         arch: audit,
@@ -165,28 +169,60 @@ impl Program {
     }
 }
 
-/// Arguments of all zeroes and all ones, and such that meet each rule, with zeroes and ones in the bits that
-/// the rule leaves open.
+/// Arguments of all zeroes and all ones; such that meet each rule, with zeroes and ones in the bits that
+/// the rule leaves open, and miss it by a neighbouring value; and each of them with what the guard refuses.
 fn samples(entry: Option<&Entry>) -> Vec<[u64; 6]> {
     let mut samples = vec![[0; 6], [u64::MAX; 6]];
-    let Some(Entry {
-        verdict: Verdict::When(rules),
-        ..
-    }) = entry
-    else {
+    let Some(entry) = entry else {
         return samples;
     };
-    for rule in rules {
-        for mut args in [[0; 6], [u64::MAX; 6]] {
-            for test in rule {
-                if let Some(argument) = args.get_mut(usize::from(test.index)) {
-                    *argument = (*argument & !test.mask) | test.value;
+    if let Verdict::When(rules) = &entry.verdict {
+        for rule in rules {
+            for mut args in [[0; 6], [u64::MAX; 6]] {
+                for test in rule {
+                    replace(&mut args, test.index, test.mask, test.value);
+                }
+                samples.push(args);
+                for Test { index, mask, value } in rule {
+                    // The next and the previous value of the bits under the mask, and one of the high half.
+                    let next = (value | !mask).wrapping_add(1);
+                    for missed in [next, value.wrapping_sub(1), value ^ (1 << 32)] {
+                        let mut args = args;
+                        replace(&mut args, *index, *mask, missed);
+                        samples.push(args);
+                    }
                 }
             }
-            samples.push(args);
         }
     }
+    let (index, refused): (u8, Vec<u32>) = match entry.guard {
+        None => return samples,
+        Some(Guard::Bits { index, bits }) => {
+            let single = (0..u32::BITS).map(|bit| 1 << bit);
+            (index, single.filter(|bit| bits & bit != 0).collect())
+        }
+        Some(Guard::Values { index, values }) => {
+            let near = |value: &u32| [value.wrapping_sub(1), *value, value.wrapping_add(1)];
+            (index, values.iter().flat_map(near).collect())
+        }
+    };
+    let guarded = samples.iter().flat_map(|args| {
+        refused.iter().map(|value| {
+            let mut args = *args;
+            replace(&mut args, index, u64::from(u32::MAX), u64::from(*value));
+            args
+        })
+    });
+    let guarded: Vec<_> = guarded.collect();
+    samples.extend(guarded);
     samples
+}
+
+/// Sets the bits under the mask in one argument.
+fn replace(args: &mut [u64; 6], index: u8, mask: u64, value: u64) {
+    if let Some(argument) = args.get_mut(usize::from(index)) {
+        *argument = (*argument & !mask) | (value & mask);
+    }
 }
 
 impl fmt::Display for Program {

@@ -210,7 +210,7 @@ impl Test {
 }
 
 /// Half a [`Test`], the most that one BPF comparison does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Half {
     pub(crate) index: u8,
     pub(crate) high: bool,

@@ -396,6 +396,17 @@ fn presets_and_the_empty_policy_compile_to_what_they_say() {
     }
 }
 
+/// The kernel takes time to load a filter, most of it by the length.
+#[test]
+fn presets_stay_short() {
+    for policy in [SyscallPolicy::python(), SyscallPolicy::native()] {
+        for program in programs(&policy) {
+            let length = program.instructions().len();
+            assert!(length <= 220, "{length} on {}", program.arch());
+        }
+    }
+}
+
 fn call(program: &Program, name: &str, args: [u64; 6]) -> SeccompData {
     let arch = program.arch();
     let nr = arch.number(name).unwrap().cast_signed();

@@ -18,6 +18,7 @@ use std::ffi::{CStr, CString};
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use sys::{End, Shared};
 use varek_seccomp::{
@@ -347,4 +348,48 @@ fn cpython_works_under_its_preset_without_sockets_and_exec() {
     let (end, output, _) = start(&filter, permit.words(), python, &arguments);
     assert_eq!(end, End::Exited(0), "{output}");
     assert_eq!(output, format!("works; socket {MARK} exec {MARK}\n"));
+}
+
+/// Prints the median time of seccomp(2), to be read with `--release --nocapture`.
+#[test]
+fn the_kernel_loads_every_preset_for_both_reportings() {
+    const LOADS: usize = 51;
+    let allow_all = [Instruction {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: Action::Allow.to_return_value(),
+    }];
+    let program = |policy: SyscallPolicy, reporting| policy.compile(arch(), reporting).unwrap();
+    let [native, silent, python, empty] = [
+        program(SyscallPolicy::native(), Reporting::Notify),
+        program(SyscallPolicy::native(), Reporting::Errno),
+        program(SyscallPolicy::python(), Reporting::Notify),
+        program(SyscallPolicy::new(), Reporting::Notify),
+    ];
+    for (name, filter) in [
+        ("one return", &allow_all[..]),
+        ("empty policy", empty.instructions()),
+        ("python", python.instructions()),
+        ("native", native.instructions()),
+        ("native, errno", silent.instructions()),
+    ] {
+        let nanoseconds = Shared::new(1).unwrap();
+        let mut times = Vec::new();
+        for _ in 0..LOADS {
+            let end = sys::in_child(|| {
+                let begin = Instant::now();
+                let installed = sys::install(filter);
+                let elapsed = i64::try_from(begin.elapsed().as_nanos()).unwrap_or(i64::MAX);
+                sys::store(nanoseconds.word(0), elapsed);
+                i32::from(!installed)
+            });
+            assert_eq!(end.unwrap(), End::Exited(0), "{name}");
+            times.push(nanoseconds.word(0).load(Ordering::Relaxed));
+        }
+        times.sort_unstable();
+        let [fast, median] = [10, 50].map(|percent| times[LOADS * percent / 100] / 1000);
+        let length = filter.len();
+        println!("{name}: {length} instructions, {median} µs (fastest tenth {fast} µs)");
+    }
 }
