@@ -133,6 +133,8 @@ impl Kits {
             let made = Kit::make(sealed);
             state = self.state();
             state.making = false;
+            // Before this thread waits itself: somebody may wait for what was being made.
+            self.changed.notify_all();
             match made {
                 Ok(kit) if !state.closed => state.ready.push(kit),
                 Ok(kit) => drop(kit),
@@ -145,7 +147,6 @@ impl Kits {
                 }
                 Err(_) => {}
             }
-            self.changed.notify_all();
         }
     }
 
