@@ -486,11 +486,14 @@ fn clone_source(flags: u64) -> String {
 
 fn clone_is_refused(test: &str, flags: u64) {
     let source = clone_source(flags);
-    assert_eq!(
-        unconfined(&source),
-        "0\n",
-        "this host does not know the flag"
-    );
+    // Namespaces are root's to make where nothing holds it back; below, the record says who refused.
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(
+            unconfined(&source),
+            "0\n",
+            "this host does not know the flag"
+        );
+    }
     let Some(sandbox) = support::sandbox_or_not_run(test, python()) else {
         return;
     };

@@ -326,7 +326,7 @@ fn writing_to_a_guest_that_is_gone_is_a_broken_pipe() {
         .unwrap();
     assert_clean(&child.wait().unwrap());
     let mut stdin = child.stdin.take().unwrap();
-    let error = stdin.write_all(&[0; 1 << 20]).unwrap_err();
+    let error = stdin.write_all(&vec![0; 1 << 20]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
 
@@ -339,7 +339,7 @@ fn more_than_a_pipe_of_input_is_written_as_the_guest_reads_it() {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     for _ in 0..64 {
-        stdin.write_all(&[b'v'; 65_536]).unwrap();
+        stdin.write_all(&vec![b'v'; 65_536]).unwrap();
     }
     drop(stdin);
     let outcome = child.wait().unwrap();
