@@ -21,8 +21,9 @@ pub enum Decision {
         /// The policy's errno.
         errno: i32,
     },
-    /// Answer with `ENOSYS`: a call that this build has no name for, or io_uring. Programs probe for these
-    /// and fall back, so it is no sign of an attack.
+    /// Answer with `ENOSYS`: a call that this build has no name for, io_uring, or the socket by which the C
+    /// library asks for a name service cache. Programs probe for these and go on without, so it is no sign
+    /// of an attack.
     Probe,
     /// Kill the guest without an answer: the kill list, another ABI, or any refused call where the policy
     /// says so.
@@ -97,12 +98,24 @@ impl Program {
     pub fn decide(&self, data: &SeccompData) -> Decision {
         match self.resolved.outcome(data.arch, data.number(), &data.args) {
             Outcome::Absent => Decision::Probe,
+            Outcome::Refuse if self.asks_name_service(data) => Decision::Probe,
             Outcome::Kill => Decision::Kill,
             // The filter allows it by itself; a notification of it did not come from this program.
             Outcome::Allow | Outcome::Refuse => Decision::Refuse {
                 errno: self.resolved.errno,
             },
         }
+    }
+
+    /// Whether a call is the one by which the C library looks for a name service cache: `socket(AF_UNIX,
+    /// SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)` (glibc, before it reads `/etc/passwd`; nscd(8)). Every shell
+    /// and every look-up of a user makes it, and goes on without.
+    fn asks_name_service(&self, data: &SeccompData) -> bool {
+        const AF_UNIX: u64 = 1;
+        const STREAM_CLOEXEC_NONBLOCK: u64 = 0x8_0801;
+        let [family, kind, protocol, ..] = data.args;
+        self.resolved.arch.name(data.number()) == Some("socket")
+            && (family, kind, protocol) == (AF_UNIX, STREAM_CLOEXEC_NONBLOCK, 0)
     }
 
     /// What happens to a call, by name, and why.

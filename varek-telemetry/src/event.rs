@@ -158,7 +158,8 @@ pub enum Answer {
     /// The policy's errno.
     Errno(i32),
     /// ENOSYS, as an older kernel would answer: the call is newer than this build knows, or one that
-    /// libraries probe for and do without (io_uring). A probe is a denial, but not a violation.
+    /// libraries probe for and do without (io_uring, the socket to a name service cache). A probe is a
+    /// denial, but not a violation.
     Probe,
     /// The tree was killed and the call never answered.
     Kill,
