@@ -18,6 +18,8 @@ use crate::spawn;
 
 /// How much of one scratch directory is removed before the other runs have their turn.
 const SCRATCH_TURN: Duration = Duration::from_millis(2);
+/// How long after a turn the next one comes for a run whose outcome is out.
+const TURN_RETRY: Duration = Duration::from_millis(10);
 
 impl Run {
     /// The tree is dead: what it wrote and what the kernel counted is final.
@@ -179,11 +181,14 @@ impl Run {
             self.on_pidfd_late(epoll);
         }
         let ended = self.child.is_none() || self.exit.is_some();
-        if ended
-            && !matches!(self.plan.group.populated(), Ok(true))
-            && matches!(self.remove_all(sealed), Ok(true))
-        {
-            self.stage = Stage::Over;
+        if !ended || matches!(self.plan.group.populated(), Ok(true)) {
+            return;
+        }
+        match self.remove_all(sealed) {
+            Ok(true) => self.stage = Stage::Over,
+            // It gets on, a little at a time, so that other runs have their turn.
+            Ok(false) => self.retry_at = Some(Instant::now() + TURN_RETRY),
+            Err(_) => {}
         }
     }
 
