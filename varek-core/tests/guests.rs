@@ -468,12 +468,15 @@ fn calls_through_other_tables_never_take_effect_and_kill() {
 
 // ---- clone ----
 
+/// What a fork's clone has beside its flags.
+const SIGCHLD: u64 = 0x11;
+
 /// Clones with these flags in a child, and prints 0 or the error number.
 fn clone_source(flags: u64) -> String {
     with_calls(&format!(
         "child = os.fork()\n\
          if child == 0:\n\
-         \x20   made = syscall(NR['clone'], {flags} | 17, 0, 0, 0, 0)\n\
+         \x20   made = syscall(NR['clone'], {flags} | {SIGCHLD}, 0, 0, 0, 0)\n\
          \x20   if made <= 0: os._exit(-made)\n\
          \x20   if not {flags} & 0x8000: os.waitpid(made, 0)\n\
          \x20   os._exit(0)\n\
@@ -502,7 +505,10 @@ fn clone_is_refused(test: &str, flags: u64) {
     assert_eq!(text(&outcome), "1\n");
     assert_eq!(outcome.violation().and_then(|v| v.syscall()), Some("clone"));
     assert_eq!(denied(&outcome, "clone").count, 1);
-    assert_eq!(denied(&outcome, "clone").first.arguments[0], flags | 17);
+    assert_eq!(
+        denied(&outcome, "clone").first.arguments[0],
+        flags | SIGCHLD
+    );
     assert_gone(&outcome);
 }
 

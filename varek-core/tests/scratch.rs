@@ -76,7 +76,7 @@ fn hostile_trees_are_removed_and_nothing_that_they_point_to() {
         .build()
         .unwrap();
     let source = HOSTILE.replace("KEEP", &format!("{:?}", keep.path()));
-    for _ in 0..3 {
+    for _ in 0..2 {
         let outcome = run(&sandbox, &source);
         assert_clean(&outcome);
         assert_eq!(text(&outcome), "filled\n");
@@ -100,10 +100,10 @@ fn what_could_not_be_removed_in_time_is_said_and_removed_later() {
     let source = "import os\n\
                   for n in range(300):\n\
                   \x20   os.mkdir('d'); os.chdir('d')\n\
-                  \x20   for n in range(10): open(str(n), 'w').close()";
+                  \x20   for n in range(5): open(str(n), 'w').close()";
     let outcome = run(&sandbox, source);
     assert_eq!(outcome.exit_code(), Some(0), "{outcome}");
-    // A disk that removes 3,000 files within the grace leaves nothing to say.
+    // A disk that removes 1,800 files within the grace leaves nothing to say.
     if let Cleanup::Incomplete { pids, state } = &outcome.cleanup {
         assert!(pids.is_empty(), "{pids:?} {state}");
         assert!(state.contains(base.path().to_str().unwrap()), "{state}");
@@ -163,7 +163,7 @@ fn scratch_cannot_be_moved_or_replaced_by_the_guest() {
                   attempt(os.rmdir, home)\n\
                   attempt(os.mkdir, home + '-beside')\n\
                   attempt(os.mkdir, home + '/beneath')";
-    let outcome = run(&sandbox, &source);
+    let outcome = run(&sandbox, source);
     assert_clean(&outcome);
     let output = text(&outcome);
     let answers: Vec<_> = output.lines().collect();
