@@ -46,7 +46,7 @@ has_controllers() {
 }
 
 # Enables the controllers for the children of the group $1.
-enable() {
+enable_controllers() {
     has_controllers "$1/cgroup.subtree_control" && return 0
     { echo '+memory +pids +cpu' >"$1/cgroup.subtree_control"; } 2>/dev/null
     has_controllers "$1/cgroup.subtree_control"
@@ -97,9 +97,9 @@ as_root_unified() {
     has_controllers "$root/cgroup.controllers" ||
         refuse "the cgroup2 tree has only these controllers: $(cat "$root/cgroup.controllers")" \
             'boot without cgroup_disable=, and with systemd.unified_cgroup_hierarchy=1'
-    enable "$root" || refuse "cannot enable memory, pids and cpu in $root/cgroup.subtree_control"
+    enable_controllers "$root" || refuse "cannot enable memory, pids and cpu in $root/cgroup.subtree_control"
     [ -d "$home" ] || mkdir "$home" 2>/dev/null || [ -d "$home" ] || refuse "cannot create $home"
-    enable "$home" || refuse "cannot enable memory, pids and cpu in $home/cgroup.subtree_control" \
+    enable_controllers "$home" || refuse "cannot enable memory, pids and cpu in $home/cgroup.subtree_control" \
         "no process may be in $home itself"
     case $own in
     /varek/run-*) ;;
