@@ -244,7 +244,7 @@ for line in open('/proc/self/cgroup'):
                 tried += 1
                 try: os.close(os.open(path, os.O_WRONLY)); opened.append(path)
                 except OSError as e: assert e.errno in (errno.EACCES, errno.EPERM), e
-print(tried >= 4, len(opened))
+print(tried > 0, len(opened))
 ";
 
 #[test]
