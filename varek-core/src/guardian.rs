@@ -3,8 +3,8 @@
 //! The parent-death signal reaches a guest's first process alone. The guardian holds the read end of a
 //! pipe whose write end the embedder has, and the `cgroup.kill` of the embedder's parent group. When
 //! the embedder is gone, however it went, the read ends, the guardian writes `1`, and the kernel kills
-//! every process of every run. There is one for a sandbox; it is a static program of 128 bytes of code that maps
-//! one page, and it is started from a sealed memfd, so nothing has to be installed.
+//! every process of every run. There is one for a sandbox; it is a static program of a few dozen
+//! instructions that maps one page, and it is started from a sealed memfd, so nothing has to be installed.
 //!
 //! What gets round it: somebody with the embedder's rights who kills the guardian as well, and a forked
 //! copy of the embedder that never execs, which keeps the pipe open. The next sweep is behind both.

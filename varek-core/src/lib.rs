@@ -69,6 +69,7 @@ mod outcome;
 mod pipe;
 mod plan;
 mod policy;
+mod removers;
 mod sandbox;
 mod scratch;
 mod spawn;

@@ -69,7 +69,9 @@ pub(crate) struct RunPlan {
     pub(crate) report: Arc<Report>,
     pub(crate) group: Group,
     pub(crate) waits_at_limit: bool,
-    pub(crate) scratch: Scratch,
+    /// Until it is handed over for its removal.
+    pub(crate) scratch: Option<Scratch>,
+    pub(crate) scratch_path: PathBuf,
     /// Given back after everything else that is of this uid.
     pub(crate) lease: Option<Lease>,
     pub(crate) stdin: Option<(OwnedFd, Arc<ByteQueue>)>,
@@ -175,7 +177,8 @@ pub(crate) fn prepare(
         report: child.report.clone(),
         group,
         waits_at_limit,
-        scratch,
+        scratch_path: scratch.path().to_owned(),
+        scratch: Some(scratch),
         lease,
         stdin: streams.stdin,
         stdin_piped,

@@ -26,6 +26,7 @@ use crate::outcome::Outcome;
 use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
 use crate::plan::{self, Capture};
 use crate::policy::Policy;
+use crate::removers::Removers;
 use crate::spawn::{Job, Spawner};
 use crate::supervisor::{self, Inbox, Key, Message};
 
@@ -237,13 +238,24 @@ impl SandboxBuilder {
             spawner.close();
             Error::io("start the kits thread", e)
         })?;
-        let supervisor =
-            supervisor::start(sealed.clone(), inbox.clone(), spawner.clone(), kits.clone())
-                .map_err(|e| {
-                    spawner.close();
-                    kits.close();
-                    Error::io("start the supervisor thread", e)
-                })?;
+        let removers = Removers::start().map_err(|e| {
+            spawner.close();
+            kits.close();
+            Error::io("start the removal thread", e)
+        })?;
+        let supervisor = supervisor::start(
+            sealed.clone(),
+            inbox.clone(),
+            spawner.clone(),
+            kits.clone(),
+            removers.clone(),
+        )
+        .map_err(|e| {
+            spawner.close();
+            kits.close();
+            removers.close(Duration::ZERO);
+            Error::io("start the supervisor thread", e)
+        })?;
         let next = AtomicU64::new(0);
         let process = std::process::id();
         let engine = Engine {

@@ -27,6 +27,8 @@ pub(crate) struct Born {
     pub(crate) listener: Option<Listener>,
     /// The child's `/proc` entry, which keeps its Landlock rule alive.
     pub(crate) own_proc: Option<OwnedFd>,
+    /// The child may have left a listener that nobody knows.
+    pub(crate) stray: bool,
     /// The step that failed, where one did.
     pub(crate) failure: Option<(SetupStep, io::Error)>,
 }
@@ -38,6 +40,7 @@ impl Born {
             child: None,
             listener: None,
             own_proc: None,
+            stray: false,
             failure,
         }
     }
@@ -210,11 +213,11 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
     let listener =
         sys::adopt_descriptor(report.listener.load(Ordering::Acquire)).map(Listener::adopt);
     let own_proc = sys::adopt_descriptor(report.own_proc.load(Ordering::Acquire));
-    match report.step.load(Ordering::Acquire) {
-        step::LANDLOCK if own_proc.is_none() => strays::close_own_proc(pid),
-        step::FILTER if listener.is_none() && plan.filter_flags != 0 => window().strays = true,
-        _ => {}
+    let last_step = report.step.load(Ordering::Acquire);
+    if last_step == step::LANDLOCK && own_proc.is_none() {
+        strays::close_own_proc(pid);
     }
+    let stray = last_step == step::FILTER && listener.is_none() && plan.filter_flags != 0;
     drop(in_set_up);
     let errno = report.errno.load(Ordering::Acquire);
     let failure = (errno != 0).then(|| (reached(report), io::Error::from_raw_os_error(errno)));
@@ -222,7 +225,18 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
         child: Some((pid, pidfd)),
         listener,
         own_proc,
+        stray,
         failure,
+    }
+}
+
+/// Closes listeners that children left, now or when no child is in set-up any more. To be called when the
+/// suspected child has been reaped: before, its listener does not tell that nobody is left (Linux up to 6.10).
+pub(crate) fn close_strays() {
+    let mut window = window();
+    window.strays = window.children > 0;
+    if !window.strays {
+        strays::close_listeners();
     }
 }
 

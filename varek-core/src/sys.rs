@@ -236,7 +236,7 @@ pub(crate) fn block_signals() {
 }
 
 /// Bytes of [`guardian_entry`], its padding included.
-const GUARDIAN_SIZE: usize = 128;
+const GUARDIAN_SIZE: usize = 192;
 
 /// The guardian's program. It never runs in this process: its bytes become a program of its own.
 ///
@@ -251,6 +251,10 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "mov edi, 2",
         "mov esi, -1",
         "xor edx, edx",
+        "syscall",
+        "mov eax, 157", // prctl(PR_SET_NAME, "varek-guardian")
+        "mov edi, 15",
+        "lea rsi, [rip + 6f]",
         "syscall",
         "3:",
         "xor eax, eax", // read(0, stack, 1)
@@ -274,6 +278,8 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "ud2",
         "5:",
         ".ascii \"1\"",
+        "6:",
+        ".asciz \"varek-guardian\"",
         ".skip {size} - (. - 2b)",
         size = const GUARDIAN_SIZE,
     )
@@ -292,6 +298,10 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "mov x0, #2",
         "mov w1, #-1",
         "mov x2, #0",
+        "svc #0",
+        "mov x8, #167", // prctl(PR_SET_NAME, "varek-guardian")
+        "mov x0, #15",
+        "adr x1, 6f",
         "svc #0",
         "3:",
         "mov x8, #63", // read(0, stack, 1)
@@ -315,6 +325,8 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "brk #1",
         "5:",
         ".ascii \"1\"",
+        "6:",
+        ".asciz \"varek-guardian\"",
         ".skip {size} - (. - 2b)",
         size = const GUARDIAN_SIZE,
     )

@@ -68,6 +68,7 @@ pub(crate) struct Watchdog {
     bounds: Bounds,
     deadline: Instant,
     state: State,
+    dying_since: Option<Instant>,
     first_process_ended: bool,
     denials: u64,
     second: Instant,
@@ -80,6 +81,7 @@ impl Watchdog {
             bounds,
             deadline: now + bounds.wall_clock,
             state: State::SettingUp,
+            dying_since: None,
             first_process_ended: false,
             denials: 0,
             second: now,
@@ -101,6 +103,11 @@ impl Watchdog {
         !matches!(self.state, State::SettingUp | State::Running)
     }
 
+    /// When the tree was killed, or its first process was seen to have ended.
+    pub(crate) fn dying_since(&self) -> Option<Instant> {
+        self.dying_since
+    }
+
     pub(crate) fn on(&mut self, now: Instant, observation: Observation) -> Action {
         match (self.state, observation) {
             (State::Done, _) => Action::None,
@@ -116,7 +123,7 @@ impl Watchdog {
             (_, Observation::Fatal(cause)) => self.kill(now, cause),
             (_, Observation::FirstProcessEnded) => {
                 self.first_process_ended = true;
-                self.state = State::Dying { since: now };
+                self.die(now);
                 Action::KillRest
             }
             (_, Observation::CpuTime(used))
@@ -151,8 +158,13 @@ impl Watchdog {
     }
 
     fn kill(&mut self, now: Instant, cause: Cause) -> Action {
-        self.state = State::Dying { since: now };
+        self.die(now);
         Action::Kill(cause)
+    }
+
+    fn die(&mut self, now: Instant) {
+        self.state = State::Dying { since: now };
+        self.dying_since = Some(now);
     }
 
     fn finish(&mut self, action: Action) -> Action {

@@ -13,19 +13,21 @@ use super::run::{LATE_RETRY, RETRY, Run, Stage, reap};
 use crate::cell::Finish;
 use crate::error::Error;
 use crate::outcome::Outcome;
+use crate::removers::{Remains, Stuck};
 use crate::sandbox::Sealed;
 use crate::spawn;
 
-/// How much of one scratch directory is removed before the other runs have their turn.
-const SCRATCH_TURN: Duration = Duration::from_millis(2);
-/// How long after a turn the next one comes for a run whose outcome is out.
-const TURN_RETRY: Duration = Duration::from_millis(10);
+/// However late a tree died, what it made is not said to be left before a removal had this long.
+const LEAST_CLEANING: Duration = Duration::from_millis(20);
 
 impl Run {
     /// The tree is dead: what it wrote and what the kernel counted is final.
     pub(super) fn begin_cleaning(&mut self, sealed: &Sealed) {
         self.settle(sealed);
-        let until = Instant::now() + sealed.policy.grace;
+        // The grace is one for the death of the tree and for the removal.
+        let now = Instant::now();
+        let grace_ends = self.watchdog.dying_since().unwrap_or(now) + sealed.policy.grace;
+        let until = grace_ends.max(now + LEAST_CLEANING);
         self.stage = Stage::Cleaning { until };
         self.clean(until, sealed);
     }
@@ -112,13 +114,16 @@ impl Run {
     pub(super) fn clean(&mut self, until: Instant, sealed: &Sealed) {
         match self.remove_all(sealed) {
             Ok(true) => {
-                if let Some(lease) = self.plan.lease.take() {
-                    drop(lease);
-                }
                 self.deliver(Cleanup::Complete, sealed);
                 self.stage = Stage::Over;
             }
-            Ok(false) if Instant::now() < until => self.retry_at = Some(Instant::now() + RETRY),
+            Ok(false) if Instant::now() < until => {
+                self.retry_at = Some(if self.removing {
+                    until
+                } else {
+                    Instant::now() + RETRY
+                });
+            }
             Ok(false) => self.leave("the group or the scratch directory is still in use", sealed),
             Err(reason) => self.leave(&reason, sealed),
         }
@@ -129,7 +134,7 @@ impl Run {
         let state = format!(
             "{reason} (group {}, scratch {})",
             self.plan.group.path().display(),
-            self.plan.scratch.path().display()
+            self.plan.scratch_path.display()
         );
         self.deliver(Cleanup::Incomplete { pids, state }, sealed);
         self.stage = Stage::Delivered;
@@ -156,17 +161,49 @@ impl Run {
             }
         }
         // The group goes last: as long as it is there, it says that the tree is dead.
-        let scratch_gone = self
-            .plan
-            .scratch
-            .remove(Instant::now() + SCRATCH_TURN)
-            .map_err(|error| error.to_string())?;
-        if !scratch_gone {
+        if let Some(scratch) = self.plan.scratch.take() {
+            self.removing = true;
+            let calls = &sealed.policy.syscalls;
+            self.undertaker.take(Remains {
+                scratch,
+                lease: self.plan.lease.take(),
+                sent_descriptors: calls.allows("sendmsg") || calls.allows("sendmmsg"),
+            });
+        }
+        if self.removing {
             return Ok(false);
         }
         match self.plan.group.remove() {
             Ok(removal) => Ok(removal == Removal::Removed),
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// What came of the removal of the scratch directory.
+    pub(super) fn on_removed(
+        &mut self,
+        result: Result<(), Box<Stuck>>,
+        sealed: &Sealed,
+        epoll: &OwnedFd,
+    ) {
+        self.removing = false;
+        let reason = match result {
+            Ok(()) => None,
+            Err(stuck) => {
+                let Stuck { remains, reason } = *stuck;
+                self.plan.scratch = Some(remains.scratch);
+                self.plan.lease = remains.lease;
+                Some(reason.to_string())
+            }
+        };
+        match (&self.stage, reason) {
+            (Stage::Cleaning { until }, None) => {
+                let until = *until;
+                self.clean(until, sealed);
+            }
+            (Stage::Cleaning { .. }, Some(reason)) => self.leave(&reason, sealed),
+            (Stage::Delivered, None) => self.clean_late(sealed, epoll),
+            _ => {}
         }
     }
 
@@ -184,11 +221,8 @@ impl Run {
         if !ended || matches!(self.plan.group.populated(), Ok(true)) {
             return;
         }
-        match self.remove_all(sealed) {
-            Ok(true) => self.stage = Stage::Over,
-            // It gets on, a little at a time, so that other runs have their turn.
-            Ok(false) => self.retry_at = Some(Instant::now() + TURN_RETRY),
-            Err(_) => {}
+        if matches!(self.remove_all(sealed), Ok(true)) {
+            self.stage = Stage::Over;
         }
     }
 
@@ -198,17 +232,13 @@ impl Run {
         };
         if let Ok(Some(exit)) = reap(pidfd) {
             let _ = epoll::delete(epoll, pidfd);
-            self.exit = Some(exit);
+            self.reaped(exit);
         }
     }
 
     /// Hands the outcome over.
     pub(super) fn deliver(&mut self, cleanup: Cleanup, sealed: &Sealed) {
         let complete = cleanup == Cleanup::Complete;
-        if !complete && let Some(lease) = self.plan.lease.take() {
-            // Somebody may still run under this number.
-            lease.retire();
-        }
         let finish = if let Some(error) = self.not_started() {
             Finish::NotStarted(error)
         } else {
@@ -270,6 +300,10 @@ impl Run {
         self.cell.mark_unwanted();
         if !self.over() {
             let _ = self.plan.group.kill();
+            if let Some(lease) = self.plan.lease.take() {
+                // Somebody may still run under this number.
+                lease.retire();
+            }
         }
         if let Some(finish) = self.finish.take() {
             self.cell.finish(finish);

@@ -24,6 +24,7 @@ use varek_telemetry::Cause;
 use crate::cell::Cell;
 use crate::kits::Kits;
 use crate::plan::RunPlan;
+use crate::removers::{Remains, Removers, Stuck};
 use crate::sandbox::Sealed;
 use crate::spawn::{Born, Spawner};
 use crate::sys;
@@ -45,6 +46,11 @@ pub(crate) enum Message {
     Born { key: Key, born: Born },
     /// The embedder wants a run to end.
     End { key: Key, cause: Cause },
+    /// What came of the removal of a run's scratch directory.
+    Removed {
+        key: Key,
+        result: Result<(), Box<Stuck>>,
+    },
     /// A reader or writer of the embedder's has made room or filled it.
     Streams { key: Key },
     /// No new run will come: end when the last one is over.
@@ -116,6 +122,7 @@ pub(crate) fn start(
     inbox: Arc<Inbox>,
     spawner: Arc<Spawner>,
     kits: Arc<Kits>,
+    removers: Arc<Removers>,
 ) -> io::Result<std::thread::ThreadId> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(
@@ -129,6 +136,7 @@ pub(crate) fn start(
         inbox,
         spawner,
         kits,
+        removers,
         epoll,
         runs: HashMap::new(),
         closing: false,
@@ -147,6 +155,7 @@ struct Supervisor {
     inbox: Arc<Inbox>,
     spawner: Arc<Spawner>,
     kits: Arc<Kits>,
+    removers: Arc<Removers>,
     epoll: OwnedFd,
     runs: HashMap<Key, Run>,
     closing: bool,
@@ -217,7 +226,12 @@ impl Supervisor {
                 cell,
                 permit,
             } => {
-                let run = Run::new(key, *plan, cell, permit, &self.sealed, &self.epoll);
+                let undertaker = Undertaker {
+                    inbox: self.inbox.clone(),
+                    removers: self.removers.clone(),
+                    key,
+                };
+                let run = Run::new(undertaker, *plan, cell, permit, &self.sealed, &self.epoll);
                 self.runs.insert(key, run);
             }
             Message::Born { key, born } => match self.runs.get_mut(&key) {
@@ -227,6 +241,11 @@ impl Supervisor {
             Message::End { key, cause } => {
                 if let Some(run) = self.runs.get_mut(&key) {
                     run.end(cause, &self.sealed);
+                }
+            }
+            Message::Removed { key, result } => {
+                if let Some(run) = self.runs.get_mut(&key) {
+                    run.on_removed(result, &self.sealed, &self.epoll);
                 }
             }
             Message::Streams { key } => {
@@ -268,11 +287,38 @@ impl Drop for Supervisor {
         self.runs.clear();
         self.spawner.close();
         self.kits.close();
+        self.removers.close(REMOVAL_PATIENCE);
         // What cannot be removed now is left to the next sweep.
         let _ = self.sealed.subtree.remove();
         self.sealed.dismiss_guardian();
         self.inbox.queue().cleaned = true;
         self.inbox.ended.notify_all();
+    }
+}
+
+/// How long the end waits for scratch directories whose removal takes longer than their runs' grace.
+const REMOVAL_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The way of one run's remains to their removal.
+struct Undertaker {
+    inbox: Arc<Inbox>,
+    removers: Arc<Removers>,
+    key: Key,
+}
+
+impl Undertaker {
+    fn take(&self, remains: Remains) {
+        let (inbox, key) = (self.inbox.clone(), self.key);
+        self.removers.submit(remains, move |result| {
+            // A supervisor that has ended has said already that something was left.
+            if let Err(message) = inbox.send(Message::Removed { key, result })
+                && let Message::Removed {
+                    result: Err(stuck), ..
+                } = *message
+            {
+                stuck.remains.leave();
+            }
+        });
     }
 }
 

@@ -63,25 +63,32 @@ impl Pump {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads what is there, for one turn or (`to_the_end`) all of it.
+    /// Reads what is there, for one turn, or (`to_the_end`) all that the dead tree can have left in the pipe.
+    ///
+    /// No more than that: somebody to whom the guest sent the pipe's other end may go on writing for ever.
     pub(super) fn read(&mut self, to_the_end: bool) -> io::Result<Left> {
         let mut chunk = [0; CHUNK];
-        let mut turns = 0;
+        let mut left = match &self.pipe {
+            Some(pipe) if to_the_end => rustix::pipe::fcntl_getpipe_size(pipe)?,
+            _ => TURN * CHUNK,
+        };
         while let Some(pipe) = &self.pipe {
-            if !to_the_end {
-                if turns == TURN {
-                    return Ok(Left::Open);
-                }
-                if let To::Stream { queue, .. } = &self.to
-                    && !queue.has_room()
-                {
-                    return Ok(Left::Full);
-                }
+            if left == 0 {
+                return Ok(Left::Open);
             }
-            turns += 1;
-            match rustix::io::read(pipe, &mut chunk) {
+            if !to_the_end
+                && let To::Stream { queue, .. } = &self.to
+                && !queue.has_room()
+            {
+                return Ok(Left::Full);
+            }
+            let room = chunk.get_mut(..left.min(CHUNK)).unwrap_or_default();
+            match rustix::io::read(pipe, room) {
                 Ok(0) => break,
-                Ok(length) => self.take(chunk.get(..length).unwrap_or_default()),
+                Ok(length) => {
+                    left -= length;
+                    self.take(chunk.get(..length).unwrap_or_default());
+                }
                 Err(Errno::AGAIN) => return Ok(Left::Open),
                 Err(Errno::INTR) => {}
                 Err(error) => {
@@ -160,11 +167,14 @@ impl Feed {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Writes what there is; says whether there is more than the pipe takes now.
+    /// Writes what there is, for one turn; says whether there may be more than the pipe took.
     ///
     /// This thread blocks SIGPIPE, so a guest that has closed its end is an error number and no more.
     pub(super) fn write(&mut self) -> bool {
-        while let Some(pipe) = &self.pipe {
+        for _ in 0..TURN {
+            let Some(pipe) = &self.pipe else {
+                return false;
+            };
             let drained = self.queue.drain_into(|bytes| {
                 let bytes = bytes.get(..bytes.len().min(CHUNK)).unwrap_or_default();
                 rustix::io::write(pipe, bytes).map_err(io::Error::from)
@@ -178,7 +188,7 @@ impl Feed {
                 Ok(Drained::Finished) | Err(_) => self.close(),
             }
         }
-        false
+        self.pipe.is_some()
     }
 
     pub(super) fn close(&mut self) {

@@ -11,7 +11,7 @@ use varek_telemetry::{Cause, Cleanup, Event, EventKind, LimitHit, Resource, Sign
 
 use super::account::{self, Exit, micros};
 use super::pump::{Feed, Left, Pump};
-use super::{Key, encode};
+use super::{Key, Undertaker, encode};
 use crate::cell::{Cell, Finish};
 use crate::error::SetupStep;
 use crate::limits::{Limits, Overflow};
@@ -58,6 +58,9 @@ pub(super) enum Stage {
 
 pub(super) struct Run {
     pub(super) key: Key,
+    pub(super) undertaker: Undertaker,
+    /// The scratch directory is being removed.
+    pub(super) removing: bool,
     pub(super) plan: RunPlan,
     pub(super) cell: Arc<Cell>,
     /// Its place among the runs that the sandbox may have at a time.
@@ -73,6 +76,8 @@ pub(super) struct Run {
     pub(super) listener: Option<Listener>,
     /// Held until the end: the kernel drops the Landlock rule of a `/proc` entry that nobody holds.
     pub(super) own_proc: Option<OwnedFd>,
+    /// The child may have left a listener.
+    stray: bool,
     pub(super) exit: Option<Exit>,
     pub(super) decided: Option<Cause>,
     pub(super) setup_failure: Option<(SetupStep, io::Error)>,
@@ -96,13 +101,14 @@ pub(super) const LATE_RETRY: Duration = Duration::from_millis(100);
 
 impl Run {
     pub(super) fn new(
-        key: Key,
+        undertaker: Undertaker,
         mut plan: RunPlan,
         cell: Arc<Cell>,
         permit: Box<dyn Send>,
         sealed: &Sealed,
         epoll: &OwnedFd,
     ) -> Self {
+        let key = undertaker.key;
         let policy = &sealed.policy;
         let now = Instant::now();
         let bounds = Bounds {
@@ -127,6 +133,8 @@ impl Run {
             .map(|(pipe, queue)| Feed::new(pipe, queue));
         let mut run = Self {
             key,
+            undertaker,
+            removing: false,
             outcome: Outcome::new(plan.run),
             plan,
             cell,
@@ -140,6 +148,7 @@ impl Run {
             child: None,
             listener: None,
             own_proc: None,
+            stray: false,
             exit: None,
             decided: None,
             setup_failure: None,
@@ -364,6 +373,7 @@ impl Run {
     pub(super) fn on_born(&mut self, born: Born, sealed: &Sealed, epoll: &OwnedFd) {
         self.born = true;
         self.own_proc = born.own_proc;
+        self.stray = born.stray;
         self.setup_failure = born.failure;
         let Some((pid, pidfd)) = born.child else {
             self.exit = None;
@@ -408,8 +418,10 @@ impl Run {
         let now = Instant::now();
         self.started = Some(now);
         self.emit(EventKind::GuestStarted { pid }, sealed);
-        if let Ok(handle) = handle {
-            self.cell.start(pid, handle);
+        match handle {
+            Ok(handle) => self.cell.start(pid, handle),
+            // Whoever waits for the start would wait for the end.
+            Err(error) => self.check(Err(error), "duplicate the pidfd", sealed),
         }
         if sealed.group_limits.cpu.is_some() {
             self.share_at = Some(now + Limits::CPU_SHARE_DELAY);
@@ -480,13 +492,20 @@ impl Run {
                 Exit::Taken
             }
         };
-        self.exit = Some(exit);
+        self.reaped(exit);
         if self.started.is_some() {
             let termination = exit.as_termination();
             self.emit(EventKind::GuestExited { termination }, sealed);
         }
         self.observe(Observation::FirstProcessEnded, sealed);
         self.check_empty(sealed);
+    }
+
+    pub(super) fn reaped(&mut self, exit: Exit) {
+        self.exit = Some(exit);
+        if std::mem::take(&mut self.stray) {
+            spawn::close_strays();
+        }
     }
 
     fn check_empty(&mut self, sealed: &Sealed) {
