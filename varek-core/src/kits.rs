@@ -6,6 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use varek_cgroup::Group;
 use varek_telemetry::RunId;
@@ -67,6 +68,7 @@ struct State {
 pub(crate) struct Kits {
     state: Mutex<State>,
     changed: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// How many kits are kept ready.
@@ -77,13 +79,18 @@ impl Kits {
     pub(crate) fn start(sealed: Arc<Sealed>) -> std::io::Result<Arc<Self>> {
         let kits = Arc::new(Self::default());
         let mine = kits.clone();
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("varek-kits".into())
             .spawn(move || {
                 crate::sys::block_signals();
                 mine.work(&sealed);
             })?;
+        *kits.thread() = Some(thread);
         Ok(kits)
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -155,14 +162,12 @@ impl Kits {
         let mut state = self.state();
         state.closed = true;
         self.changed.notify_all();
-        while state.making {
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
         let ready = std::mem::take(&mut state.ready);
         drop(state);
         drop(ready);
+        // It makes at most one more, and drops that.
+        if let Some(thread) = self.thread().take() {
+            let _ = thread.join();
+        }
     }
 }

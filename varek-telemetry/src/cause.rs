@@ -60,6 +60,9 @@ impl fmt::Display for UnknownReason {
 }
 
 /// Why VAREK or the kernel killed a run.
+///
+/// A first process that exits in the instant between the decision and the kill is reported as
+/// [`Termination::Exited`], which is what it did; the limit and the violation name the cause all the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -145,6 +145,7 @@ pub(crate) fn start(
         .name("varek-supervisor".into())
         .spawn(move || {
             sys::block_signals();
+            let _ended = Ended(supervisor.inbox.clone());
             supervisor.work();
         })?;
     Ok(thread.thread().id())
@@ -291,8 +292,16 @@ impl Drop for Supervisor {
         // What cannot be removed now is left to the next sweep.
         let _ = self.sealed.subtree.remove();
         self.sealed.dismiss_guardian();
-        self.inbox.queue().cleaned = true;
-        self.inbox.ended.notify_all();
+    }
+}
+
+/// Says that the supervisor is gone with everything it held, its descriptors included.
+struct Ended(Arc<Inbox>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.queue().cleaned = true;
+        self.0.ended.notify_all();
     }
 }
 
