@@ -234,7 +234,7 @@ impl fmt::Display for LimitHit {
             Some(limit) => write!(f, " limit {limit}")?,
             None => f.write_str(" limit above the run")?,
         }
-        write!(f, " ({} = {})", self.evidence, self.count)
+        write!(f, ": {} ({})", self.count, self.evidence)
     }
 }
 
