@@ -3,7 +3,7 @@
 //! Nothing is decided from memory that the guest can change, and no call is ever let through.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,11 +20,11 @@ use crate::watchdog::Observation;
 const LISTENER_TURN: usize = 64;
 
 impl Run {
-    pub(super) fn on_listener(&mut self, sealed: &Sealed, epoll: &OwnedFd) {
+    pub(super) fn on_listener(&mut self, sealed: &Sealed) {
         for _ in 0..LISTENER_TURN {
             if self.watchdog.dying() && self.decided.is_some() {
                 // The tree is dead or dying: what it asks is not answered any more.
-                self.drop_listener(epoll);
+                self.drop_listener();
                 return;
             }
             let Some(listener) = self.listener.as_ref().and_then(Listener::fd) else {
@@ -34,7 +34,7 @@ impl Run {
                 Ok(Waiting::Call) => {}
                 Ok(Waiting::Nothing) => return,
                 Ok(Waiting::Nobody) => {
-                    self.drop_listener(epoll);
+                    self.drop_listener();
                     return;
                 }
                 Err(error) => {
@@ -99,11 +99,11 @@ impl Run {
         }
     }
 
-    pub(super) fn drop_listener(&mut self, epoll: &OwnedFd) {
+    pub(super) fn drop_listener(&mut self) {
         if let Some(listener) = self.listener.take()
             && let Some(fd) = listener.fd()
         {
-            let _ = epoll::delete(epoll, fd);
+            let _ = epoll::delete(&self.epoll, fd);
         }
     }
 }

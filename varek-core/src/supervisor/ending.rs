@@ -43,11 +43,12 @@ impl Run {
             if let Err(error) = self.pump(stream).read(true) {
                 self.fault("read the last of an output", &error, sealed);
             }
+            self.close_output(stream);
             self.check_output(stream, sealed);
         }
         self.outcome.stdout = self.stdout.finish();
         self.outcome.stderr = self.stderr.finish();
-        self.stdin = None;
+        self.close_stdin();
         let usage = self.usage(sealed);
         let counters = match self.plan.group.counters() {
             Ok(counters) => Some(counters),
@@ -254,7 +255,7 @@ impl Run {
             Finish::Outcome(Box::new(std::mem::replace(&mut self.outcome, empty)))
         };
         // Everything of the run is gone before its end is known, its place included.
-        self.listener = None;
+        self.drop_listener();
         self.own_proc = None;
         if complete || self.exit.is_some() {
             self.child = None;
@@ -270,6 +271,8 @@ impl Run {
     /// Makes the end of the run known, when its descriptors are closed too.
     pub(super) fn conclude(mut self) {
         let (cell, finish) = (self.cell.clone(), self.finish.take());
+        self.drop_listener();
+        self.forget_group();
         drop(self);
         if let Some(finish) = finish {
             cell.finish(finish);

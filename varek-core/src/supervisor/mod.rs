@@ -124,7 +124,7 @@ pub(crate) fn start(
     kits: Arc<Kits>,
     removers: Arc<Removers>,
 ) -> io::Result<std::thread::ThreadId> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
     epoll::add(
         &epoll,
         &inbox.wake,
@@ -157,7 +157,7 @@ struct Supervisor {
     spawner: Arc<Spawner>,
     kits: Arc<Kits>,
     removers: Arc<Removers>,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     runs: HashMap<Key, Run>,
     closing: bool,
 }

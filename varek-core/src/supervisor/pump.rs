@@ -65,40 +65,34 @@ impl Pump {
 
     /// Reads what is there, for one turn, or (`to_the_end`) all that the dead tree can have left in the pipe.
     ///
-    /// No more than that: somebody to whom the guest sent the pipe's other end may go on writing for ever.
+    /// No more than that: somebody to whom the guest sent the pipe's other end may go on writing for ever. The
+    /// pipe stays open: whoever closes it takes it out of the epoll first.
     pub(super) fn read(&mut self, to_the_end: bool) -> io::Result<Left> {
         let mut chunk = [0; CHUNK];
         let mut left = match &self.pipe {
             Some(pipe) if to_the_end => rustix::pipe::fcntl_getpipe_size(pipe)?,
             _ => TURN * CHUNK,
         };
-        while let Some(pipe) = &self.pipe {
-            if left == 0 {
-                return Ok(Left::Open);
-            }
-            if !to_the_end
-                && let To::Stream { queue, .. } = &self.to
-                && !queue.has_room()
-            {
+        while left > 0 {
+            let Some(pipe) = &self.pipe else {
+                return Ok(Left::Closed);
+            };
+            if !to_the_end && !self.has_room() {
                 return Ok(Left::Full);
             }
             let room = chunk.get_mut(..left.min(CHUNK)).unwrap_or_default();
             match rustix::io::read(pipe, room) {
-                Ok(0) => break,
+                Ok(0) => return Ok(Left::Closed),
                 Ok(length) => {
                     left -= length;
                     self.take(chunk.get(..length).unwrap_or_default());
                 }
                 Err(Errno::AGAIN) => return Ok(Left::Open),
                 Err(Errno::INTR) => {}
-                Err(error) => {
-                    self.close();
-                    return Err(error.into());
-                }
+                Err(error) => return Err(error.into()),
             }
         }
-        self.close();
-        Ok(Left::Closed)
+        Ok(Left::Open)
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -147,6 +141,17 @@ impl Drop for Pump {
     }
 }
 
+/// How far the stdin of a guest has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fed {
+    /// There is more to write, when the pipe takes it.
+    More,
+    /// Everything is written that there is so far.
+    All,
+    /// Nothing more will be written.
+    Over,
+}
+
 /// The stdin of a guest.
 pub(super) struct Feed {
     pipe: Option<OwnedFd>,
@@ -167,13 +172,14 @@ impl Feed {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Writes what there is, for one turn; says whether there may be more than the pipe took.
+    /// Writes what there is, for one turn: a guest that reads as fast as this writes does not keep the others
+    /// waiting. The pipe stays open: whoever closes it takes it out of the epoll first.
     ///
     /// This thread blocks SIGPIPE, so a guest that has closed its end is an error number and no more.
-    pub(super) fn write(&mut self) -> bool {
+    pub(super) fn write(&mut self) -> Fed {
         for _ in 0..TURN {
             let Some(pipe) = &self.pipe else {
-                return false;
+                return Fed::Over;
             };
             let drained = self.queue.drain_into(|bytes| {
                 let bytes = bytes.get(..bytes.len().min(CHUNK)).unwrap_or_default();
@@ -181,14 +187,14 @@ impl Feed {
             });
             match drained {
                 Ok(Drained::More) => {}
-                Ok(Drained::Empty) => return false,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Ok(Drained::Empty) => return Fed::All,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fed::More,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // All is written, or the guest has closed its end.
-                Ok(Drained::Finished) | Err(_) => self.close(),
+                Ok(Drained::Finished) | Err(_) => return Fed::Over,
             }
         }
-        self.pipe.is_some()
+        Fed::More
     }
 
     pub(super) fn close(&mut self) {
@@ -200,5 +206,40 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags};
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    #[test]
+    fn a_guest_that_reads_as_fast_as_it_is_written_to_has_one_turn() {
+        let sink = rustix::fs::open("/dev/null", OFlags::WRONLY, Mode::empty()).unwrap();
+        let bytes = vec![0; 3 * TURN * CHUNK];
+        let mut feed = Feed::new(sink, Arc::new(ByteQueue::filled(bytes)));
+        for _ in 0..3 {
+            assert_eq!(feed.write(), Fed::More);
+        }
+        assert_eq!(feed.write(), Fed::Over);
+    }
+
+    #[test]
+    fn the_last_of_an_output_is_what_is_there_and_ends_though_somebody_writes_on() {
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (read, write) = pipe_with(flags).unwrap();
+        let mut pump = Pump::new(Capture::Buffer(read), 1 << 20);
+        rustix::io::write(&write, &vec![7; 30_000]).unwrap();
+        // The writer is still there: no end of file is needed.
+        assert_eq!(pump.read(true).unwrap(), Left::Open);
+        assert_eq!(pump.finish().total, 30_000);
+
+        let endless = rustix::fs::open("/dev/zero", OFlags::RDONLY, Mode::empty()).unwrap();
+        let mut pump = Pump::new(Capture::Buffer(endless), 1 << 20);
+        assert_eq!(pump.read(false).unwrap(), Left::Open);
+        assert_eq!(pump.finish().total, (TURN * CHUNK) as u64);
     }
 }

@@ -10,7 +10,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use varek_telemetry::{Cause, Cleanup, Event, EventKind, LimitHit, Resource, Signal, Sink, Stream};
 
 use super::account::{self, Exit, micros};
-use super::pump::{Feed, Left, Pump};
+use super::pump::{Fed, Feed, Left, Pump};
 use super::{Key, Undertaker, encode};
 use crate::cell::{Cell, Finish};
 use crate::error::SetupStep;
@@ -91,6 +91,9 @@ pub(super) struct Run {
     pub(super) stage: Stage,
     /// The outcome of a run of which nothing is left but this value.
     pub(super) finish: Option<Finish>,
+    /// The last event is out.
+    told: bool,
+    pub(super) epoll: Arc<OwnedFd>,
 }
 
 /// How often the memory counters are looked at after a notice of the v1 controller, which comes before
@@ -106,7 +109,7 @@ impl Run {
         cell: Arc<Cell>,
         permit: Box<dyn Send>,
         sealed: &Sealed,
-        epoll: &OwnedFd,
+        epoll: &Arc<OwnedFd>,
     ) -> Self {
         let key = undertaker.key;
         let policy = &sealed.policy;
@@ -161,6 +164,8 @@ impl Run {
             retry_at: None,
             stage: Stage::Alive,
             finish: None,
+            told: false,
+            epoll: epoll.clone(),
         };
         let event = EventKind::RunStarted {
             program: run.plan.program.to_string_lossy().into_owned(),
@@ -222,8 +227,13 @@ impl Run {
         .min()
     }
 
-    /// Records an event: into the outcome, then to the sink.
+    /// Records an event: into the outcome, then to the sink. What is seen after the last event, of a tree that
+    /// died late, is nobody's.
     pub(super) fn emit(&mut self, kind: EventKind, sealed: &Sealed) {
+        if self.told {
+            return;
+        }
+        self.told = matches!(kind, EventKind::RunFinished { .. });
         self.outcome.apply(&kind);
         if let Some(sink) = &sealed.sink {
             sink.record(&Event {
@@ -288,15 +298,16 @@ impl Run {
                     self.check_empty(sealed);
                     return;
                 }
-                match self.plan.group.processes() {
-                    Ok(left) if !left.is_empty() => {
-                        self.kill_tree(sealed);
+                let left = self.plan.group.processes();
+                // Whether or not they can be seen and counted.
+                self.kill_tree(sealed);
+                match left {
+                    Ok(left) if left.is_empty() => {}
+                    Ok(left) => {
                         self.emit(EventKind::DescendantsKilled { count: left.len() }, sealed);
                     }
-                    Ok(_) => {}
                     Err(error) => {
                         self.fault("count what the first process left", &error, sealed);
-                        self.kill_tree(sealed);
                     }
                 }
                 self.check_empty(sealed);
@@ -411,6 +422,9 @@ impl Run {
             // It was born into a group that had been killed before.
             self.kill_tree(sealed);
         }
+        if self.told {
+            return;
+        }
         let at_exec = spawn::reached(&self.plan.report) == SetupStep::Exec;
         if self.setup_failure.is_some() || !at_exec {
             return;
@@ -436,7 +450,7 @@ impl Run {
 
     pub(super) fn on_ready(&mut self, source: Source, sealed: &Sealed, epoll: &OwnedFd) {
         match source {
-            Source::Listener => self.on_listener(sealed, epoll),
+            Source::Listener => self.on_listener(sealed),
             Source::Oom => self.on_oom(0, sealed),
             Source::Stdin => self.on_stdin(sealed, epoll),
             Source::Stdout => self.on_output(Stream::Stdout, sealed, epoll),
@@ -566,7 +580,12 @@ impl Run {
         let data = encode(self.key, Source::Stdin);
         let Some(feed) = &mut self.stdin else { return };
         let was_armed = feed.armed;
-        let more = feed.write();
+        let fed = feed.write();
+        if fed == Fed::Over {
+            self.close_stdin();
+            return;
+        }
+        let more = fed == Fed::More;
         feed.armed = more;
         let result = match (feed.pipe(), was_armed, more) {
             (Some(pipe), false, true) => epoll::add(epoll, pipe, data, EventFlags::OUT),
@@ -583,11 +602,44 @@ impl Run {
                 self.pump(stream).paused = true;
                 self.arm_streams(sealed, epoll);
             }
-            // A closed descriptor has left the epoll by itself.
-            Ok(Left::Closed) => self.pump(stream).armed = false,
-            Err(error) => self.fault("read an output", &error, sealed),
+            Ok(Left::Closed) => self.close_output(stream),
+            Err(error) => {
+                self.close_output(stream);
+                self.fault("read an output", &error, sealed);
+            }
         }
         self.check_output(stream, sealed);
+    }
+
+    // A file leaves the epoll by itself only when its last descriptor is closed (epoll(7)). Children on their
+    // way to their exec and forked copies of the embedder have descriptors of the same files, and what is
+    // ready for ever would then be told for ever: everything is taken out by hand before it is closed.
+
+    pub(super) fn close_output(&mut self, stream: Stream) {
+        let epoll = self.epoll.clone();
+        let pump = self.pump(stream);
+        if let Some(pipe) = pump.pipe().filter(|_| pump.armed) {
+            let _ = epoll::delete(epoll, pipe);
+        }
+        pump.armed = false;
+        pump.close();
+    }
+
+    pub(super) fn close_stdin(&mut self) {
+        if let Some(feed) = self.stdin.take()
+            && let Some(pipe) = feed.pipe().filter(|_| feed.armed)
+        {
+            let _ = epoll::delete(&self.epoll, pipe);
+        }
+    }
+
+    pub(super) fn forget_group(&self) {
+        let group = &self.plan.group;
+        let _ = epoll::delete(&self.epoll, group.events());
+        // It may not have been put in.
+        if let Some(oom) = group.oom() {
+            let _ = epoll::delete(&self.epoll, oom);
+        }
     }
 
     pub(super) fn check_output(&mut self, stream: Stream, sealed: &Sealed) {
