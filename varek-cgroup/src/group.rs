@@ -314,6 +314,17 @@ impl Group {
         self.directory.write("cgroup.kill", "1")
     }
 
+    /// Kills what [`Group::kill`] left: processes whose first thread has ended while others run on, which
+    /// `cgroup.kill` does not reach. It freezes the group, for good, and sends SIGKILL to each process by its
+    /// pidfd. To be called again, with a pause, for as long as the group is populated.
+    ///
+    /// # Errors
+    /// [`Error::ForkedCopy`]; [`Error::Io`] where the group was removed.
+    pub fn kill_each(&self) -> Result<(), Error> {
+        self.inner.owned("kill")?;
+        sweep::kill_each(&self.directory)
+    }
+
     /// Whether a live process is in the group or below it; zombies do not count. Reads [`Group::events`], which is
     /// then ready at the next change.
     ///

@@ -5,11 +5,13 @@
 //! another is nobody's. That directory is made and locked before the version 1 ones and removed after them, so
 //! a version 1 directory without it is nobody's either.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::dir::{self, Dir};
 use crate::error::Error;
@@ -149,8 +151,7 @@ pub(crate) fn destroy(
     legacy: &[(&Dir, &str)],
     deadline: Instant,
 ) -> Result<(), Error> {
-    let kill = directory.write("cgroup.kill", "1");
-    let emptied = kill.and_then(|()| wait_until_empty(directory, deadline));
+    let emptied = kill_and_wait(directory, deadline);
     match emptied {
         Ok(true) => {}
         Ok(false) => {
@@ -181,6 +182,52 @@ pub(crate) fn destroy(
         pause(Duration::from_micros(200));
     }
 }
+
+/// How long after one kill the next one comes, where something is left.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// Kills everything in a group and below it and waits until it is gone; `false` at the deadline.
+fn kill_and_wait(directory: &Dir, deadline: Instant) -> Result<bool, Error> {
+    directory.write("cgroup.kill", "1")?;
+    loop {
+        if wait_until_empty(directory, deadline.min(Instant::now() + AGAIN))? {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        kill_each(directory)?;
+    }
+}
+
+/// Kills what `cgroup.kill` misses.
+///
+/// The kernel sends that signal to the first thread of each process, and does nothing where that one has ended while
+/// others run on (`exit(2)` of the first thread). A signal to the process as a whole ends those too. The group is
+/// frozen before, so that nothing in it can make more of its kind meanwhile; the frozen die as well.
+pub(crate) fn kill_each(directory: &Dir) -> Result<(), Error> {
+    directory.write("cgroup.freeze", "1")?;
+    directory.write("cgroup.kill", "1")?;
+    for some in processes(directory, DEPTH).chunks(AT_ONCE) {
+        let opened: Vec<(u32, OwnedFd)> = some
+            .iter()
+            .filter_map(|number| {
+                let pid = Pid::from_raw(i32::try_from(*number).ok()?)?;
+                Some((*number, pidfd_open(pid, PidfdFlags::empty()).ok()?))
+            })
+            .collect();
+        // A number that is listed after its descriptor was opened was not another process's then.
+        let still = processes(directory, DEPTH);
+        for (_, process) in opened.iter().filter(|(number, _)| still.contains(number)) {
+            // It may be gone by now.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+    Ok(())
+}
+
+/// How many processes are held open at a time.
+const AT_ONCE: usize = 16;
 
 /// Waits until no live process is in a group or below it; `false` at the deadline.
 fn wait_until_empty(directory: &Dir, deadline: Instant) -> Result<bool, Error> {

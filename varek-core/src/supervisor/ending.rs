@@ -214,7 +214,7 @@ impl Run {
         if !self.born {
             return;
         }
-        let _ = self.plan.group.kill();
+        let _ = self.plan.group.kill_each();
         if self.exit.is_none() && self.child.is_some() {
             self.on_pidfd_late(epoll);
         }

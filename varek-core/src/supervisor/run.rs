@@ -99,6 +99,8 @@ pub(super) struct Run {
 /// How often the memory counters are looked at after a notice of the v1 controller, which comes before
 /// the kill that it announces.
 const OOM_CHECKS: u32 = 200;
+/// How long after a kill the next one comes, where something is left.
+const KILL_RETRY: Duration = Duration::from_millis(10);
 pub(super) const RETRY: Duration = Duration::from_millis(1);
 pub(super) const LATE_RETRY: Duration = Duration::from_millis(100);
 
@@ -329,12 +331,26 @@ impl Run {
     }
 
     pub(super) fn kill_tree(&mut self, sealed: &Sealed) {
+        self.retry_at = Some(Instant::now() + KILL_RETRY);
         if let Err(error) = self.plan.group.kill() {
             self.fault("kill the tree", &error, sealed);
             if let Some((_, pidfd)) = &self.child {
                 let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
             }
         }
+    }
+
+    /// A guest can make processes that the kernel's kill of a group does not reach.
+    fn kill_again(&mut self, sealed: &Sealed) {
+        match self.plan.group.populated() {
+            Ok(false) => return self.check_empty(sealed),
+            Ok(true) => {}
+            Err(error) => self.fault("see whether the group is empty", &error, sealed),
+        }
+        if let Err(error) = self.plan.group.kill_each() {
+            self.fault("kill what is left of the tree", &error, sealed);
+        }
+        self.retry_at = Some(Instant::now() + KILL_RETRY);
     }
 
     /// The limit that a kill enforces, with VAREK's own evidence.
@@ -681,9 +697,10 @@ impl Run {
         if self.retry_at.is_some_and(|at| now >= at) {
             self.retry_at = None;
             match self.stage {
+                Stage::Alive => self.kill_again(sealed),
                 Stage::Cleaning { until } => self.clean(until, sealed),
                 Stage::Delivered => self.clean_late(sealed, epoll),
-                _ => {}
+                Stage::Over => {}
             }
         }
     }
