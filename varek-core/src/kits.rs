@@ -100,7 +100,6 @@ impl Kits {
     /// A kit: a ready one, or one made now.
     pub(crate) fn take(&self, sealed: &Sealed) -> Result<Kit, Error> {
         let ready = self.state().ready.pop();
-        self.changed.notify_all();
         match ready {
             Some(kit) => Ok(kit),
             None => match Kit::make(sealed) {
@@ -121,6 +120,11 @@ impl Kits {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         state.ready.pop()
+    }
+
+    /// Makes what was taken anew. Called when a guest has started: before, it would be in the way of its start.
+    pub(crate) fn refill(&self) {
+        self.changed.notify_all();
     }
 
     fn work(&self, sealed: &Sealed) {

@@ -400,8 +400,11 @@ fn group_limits(
 fn start_guardian(subtree: &Subtree, enforcement: &mut Enforcement) -> Option<Guardian> {
     let guardian = subtree
         .kill_file()
+        .and_then(|kill| Ok((kill, subtree.freeze_file()?)))
         .map_err(|error| error.to_string())
-        .and_then(|kill| Guardian::start(kill).map_err(|error| error.to_string()));
+        .and_then(|(kill, freeze)| {
+            Guardian::start(kill, freeze).map_err(|error| error.to_string())
+        });
     let (guardian, after) = match guardian {
         Ok(guardian) => (Some(guardian), "by its guardian".to_owned()),
         Err(error) => (None, format!("by the next sweep (no guardian: {error})")),
@@ -532,6 +535,7 @@ impl Sandbox {
                 reason: "it could not go on; see the fault in the last outcomes".into(),
             })?;
         let inbox = engine.inbox.clone();
+        let kits = engine.kits.clone();
         let asked = cell.clone();
         engine.spawner.submit(Job {
             plan: child,
@@ -539,6 +543,7 @@ impl Sandbox {
             done: Box::new(move |born| {
                 // A supervisor that has ended has killed the group that the child is in.
                 let _ = inbox.send(Message::Born { key, born });
+                kits.refill();
             }),
         });
         Ok((key, cell, ends))
