@@ -3,7 +3,8 @@
 //! The parent-death signal reaches a guest's first process alone. The guardian holds the read end of a
 //! pipe whose write end the embedder has, and the `cgroup.kill` of the embedder's parent group. When
 //! the embedder is gone, however it went, the read ends, the guardian writes `1`, and the kernel kills
-//! every process of every run. There is one for a sandbox; it is a static program of a few dozen
+//! every process of every run. Before that it freezes them: a process whose first thread has ended while others run
+//! on takes no signal from the kernel's kill, and then stays where it is, stopped, for the next sweep to kill. There is one for a sandbox; it is a static program of a few dozen
 //! instructions that maps one page, and it is started from a sealed memfd, so nothing has to be installed.
 //!
 //! What gets round it: somebody with the embedder's rights who kills the guardian as well, and a forked
@@ -13,7 +14,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::pipe::PipeFlags;
@@ -34,8 +35,8 @@ const BASE: u64 = 0x40_0000;
 const HEADERS: u64 = 64 + 56;
 
 impl Guardian {
-    /// Starts a guardian over the group whose open `cgroup.kill` this is.
-    pub(crate) fn start(kill: OwnedFd) -> io::Result<Self> {
+    /// Starts a guardian over the group whose open `cgroup.kill` and `cgroup.freeze` these are.
+    pub(crate) fn start(kill: OwnedFd, freeze: OwnedFd) -> io::Result<Self> {
         let image = image_file()?;
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let process = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()))
@@ -44,7 +45,7 @@ impl Guardian {
             .current_dir("/")
             .stdin(read)
             .stdout(kill)
-            .stderr(Stdio::null())
+            .stderr(freeze)
             // Out of reach of what a terminal sends to the embedder's group.
             .process_group(0)
             .spawn()?;
@@ -121,29 +122,35 @@ mod tests {
 
     use super::*;
 
-    /// A guardian whose kill file is a pipe, so that its write can be seen.
-    fn guarded() -> (Guardian, File) {
-        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-        (Guardian::start(write).unwrap(), File::from(read))
+    /// A guardian whose kill and freeze files are pipes, so that its writes can be seen.
+    fn guarded() -> (Guardian, [File; 2]) {
+        let (kill, kill_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (freeze, freeze_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let guardian = Guardian::start(kill_end, freeze_end).unwrap();
+        (guardian, [File::from(kill), File::from(freeze)])
+    }
+
+    fn written(to: [File; 2]) -> [String; 2] {
+        to.map(|mut pipe| {
+            let mut text = String::new();
+            pipe.read_to_string(&mut text).unwrap();
+            text
+        })
     }
 
     #[test]
     fn the_guardian_writes_a_kill_when_the_lifeline_breaks_and_then_exits() {
-        let (mut guardian, mut kill) = guarded();
+        let (mut guardian, files) = guarded();
         // The only write end goes, as with the embedder's death.
         guardian.lifeline = File::open("/dev/null").unwrap();
-        let mut written = String::new();
-        kill.read_to_string(&mut written).unwrap();
-        assert_eq!(written, "1");
+        assert_eq!(written(files), ["1", "1"]);
         assert!(guardian.process.wait().unwrap().success());
     }
 
     #[test]
     fn a_dismissed_guardian_kills_nothing() {
-        let (guardian, mut kill) = guarded();
+        let (guardian, files) = guarded();
         drop(guardian);
-        let mut written = String::new();
-        kill.read_to_string(&mut written).unwrap();
-        assert_eq!(written, "");
+        assert_eq!(written(files), ["", ""]);
     }
 }

@@ -240,15 +240,15 @@ const GUARDIAN_SIZE: usize = 192;
 
 /// The guardian's program. It never runs in this process: its bytes become a program of its own.
 ///
-/// It closes every descriptor but 0 and 1, reads a byte from 0, and if there is none because the last
-/// writer is gone, writes `1` to 1.
+/// It closes every descriptor but 0, 1 and 2, reads a byte from 0, and if there is none because the last
+/// writer is gone, writes `1` to 2 and then to 1.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn guardian_entry() -> ! {
     core::arch::naked_asm!(
         "2:",
-        "mov eax, 436", // close_range(2, ~0, 0)
-        "mov edi, 2",
+        "mov eax, 436", // close_range(3, ~0, 0)
+        "mov edi, 3",
         "mov esi, -1",
         "xor edx, edx",
         "syscall",
@@ -266,10 +266,13 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "jg 4f", // a byte: the sandbox was closed in good order
         "cmp rax, -4",
         "je 3b", // EINTR
-        "mov eax, 1", // write(1, "1", 1)
-        "mov edi, 1",
+        "mov eax, 1", // write(2, "1", 1)
+        "mov edi, 2",
         "lea rsi, [rip + 5f]",
         "mov edx, 1",
+        "syscall",
+        "mov eax, 1", // write(1, "1", 1)
+        "mov edi, 1",
         "syscall",
         "4:",
         "mov eax, 231", // exit_group(0)
@@ -287,15 +290,15 @@ unsafe extern "C" fn guardian_entry() -> ! {
 
 /// The guardian's program. It never runs in this process: its bytes become a program of its own.
 ///
-/// It closes every descriptor but 0 and 1, reads a byte from 0, and if there is none because the last
-/// writer is gone, writes `1` to 1.
+/// It closes every descriptor but 0, 1 and 2, reads a byte from 0, and if there is none because the last
+/// writer is gone, writes `1` to 2 and then to 1.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn guardian_entry() -> ! {
     core::arch::naked_asm!(
         "2:",
-        "mov x8, #436", // close_range(2, ~0, 0)
-        "mov x0, #2",
+        "mov x8, #436", // close_range(3, ~0, 0)
+        "mov x0, #3",
         "mov w1, #-1",
         "mov x2, #0",
         "svc #0",
@@ -313,10 +316,12 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "b.gt 4f", // a byte: the sandbox was closed in good order
         "cmn x0, #4",
         "b.eq 3b", // EINTR
-        "mov x8, #64", // write(1, "1", 1)
-        "mov x0, #1",
+        "mov x8, #64", // write(2, "1", 1)
+        "mov x0, #2",
         "adr x1, 5f",
         "mov x2, #1",
+        "svc #0",
+        "mov x0, #1", // write(1, "1", 1)
         "svc #0",
         "4:",
         "mov x8, #94", // exit_group(0)
