@@ -388,16 +388,19 @@ pub(crate) fn pidfd(process: u32) -> OwnedFd {
 /// Waits until the descriptor is readable: of a pidfd, until the process has ended.
 #[track_caller]
 pub(crate) fn readable(descriptor: impl AsFd) {
+    assert!(
+        becomes_readable(descriptor),
+        "not readable within {BOUND:?}"
+    );
+}
+
+/// As [`readable`]; says whether it came to that.
+pub(crate) fn becomes_readable(descriptor: impl AsFd) -> bool {
     let bound = Timespec {
         tv_sec: BOUND.as_secs().cast_signed(),
         tv_nsec: 0,
     };
-    let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
-    assert_eq!(
-        poll(&mut fds, Some(&bound)),
-        Ok(1),
-        "not readable within {BOUND:?}"
-    );
+    poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&bound)) == Ok(1)
 }
 
 /// Whether the descriptor is readable now.
@@ -490,15 +493,4 @@ pub(crate) fn scratch_base() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
     directory
-}
-
-/// What a killed embedder leaves on purpose: its files of `/run/varek/uids` stay with the word `dirty` in
-/// them, for the next owner of the number. The uids of a test have no next owner.
-pub(crate) fn forget_uids_of(process: u32) {
-    for file in uid_range(process).map(uid_locks).unwrap_or_default() {
-        let _ = fs::remove_file(file);
-    }
-    // Only where nobody has a number, for then they are empty.
-    let _ = fs::remove_dir("/run/varek/uids");
-    let _ = fs::remove_dir("/run/varek");
 }
