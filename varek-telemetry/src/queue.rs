@@ -57,6 +57,12 @@ impl Queue {
         })
     }
 
+    /// Whether the sink itself is calling, which would wait for its own return.
+    fn is_own_thread(&self) -> bool {
+        let own = self.thread.as_ref().map(|thread| thread.thread().id());
+        own == Some(std::thread::current().id())
+    }
+
     /// Events dropped since the last one that the sink was told about.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
@@ -79,7 +85,11 @@ impl Sink for Queue {
     }
 
     fn flush(&self, within: Duration) -> Flushed {
-        let until = Instant::now() + within;
+        // Long enough for ever, and no overflow of a clock.
+        let until = Instant::now() + within.min(Duration::from_secs(366 * 24 * 3600));
+        if self.process != std::process::id() || self.is_own_thread() {
+            return Flushed::Pending(0);
+        }
         let Some(sender) = &self.sender else {
             return Flushed::Complete;
         };
@@ -117,7 +127,9 @@ impl Drop for Queue {
         let Ok(done) = self.done.get_mut() else {
             return;
         };
-        if done.recv_timeout(Duration::from_millis(500)).is_ok() {
+        if thread.thread().id() != std::thread::current().id()
+            && done.recv_timeout(Duration::from_millis(500)).is_ok()
+        {
             let _ = thread.join();
         }
     }
@@ -193,6 +205,7 @@ mod tests {
         (0..50).for_each(|n| queue.record(&event(n)));
         assert_eq!(queue.flush(Duration::from_secs(10)), Flushed::Complete);
         assert_eq!(*seen.lock().unwrap(), (0..50).collect::<Vec<_>>());
+        assert_eq!(queue.flush(Duration::MAX), Flushed::Complete);
     }
 
     #[test]
