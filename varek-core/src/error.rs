@@ -87,7 +87,7 @@ pub enum Error {
     },
     /// The sandbox was made before the embedder forked; the copy has no supervisor.
     #[error(
-        "this process is a forked copy of the one that made the sandbox; make a new sandbox in it"
+        "this process is a forked copy of the one that made the sandbox, which alone has its guests; make a new sandbox in it"
     )]
     ForkedCopy,
     /// Every uid of the range is taken by a running guest or a leftover.
@@ -318,7 +318,7 @@ fn remedy(step: SetupStep, source: &io::Error) -> &'static str {
         }
         (SetupStep::Exec, Some(2)) => "; the program's interpreter or loader is missing",
         (SetupStep::Clone, Some(11)) => "; the embedder's own process limit is reached",
-        (SetupStep::Filter, Some(24)) => {
+        (SetupStep::Clone | SetupStep::Landlock | SetupStep::Filter, Some(24)) => {
             "; the embedder has no free descriptor: raise its RLIMIT_NOFILE"
         }
         (SetupStep::Directory, Some(_)) => "; the working directory must exist and be a directory",

@@ -15,6 +15,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::pipe::PipeFlags;
@@ -39,7 +40,8 @@ impl Guardian {
     pub(crate) fn start(kill: OwnedFd, freeze: OwnedFd) -> io::Result<Self> {
         let image = image_file()?;
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        let process = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()))
+        let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
+        command
             .arg0("varek-guardian")
             .env_clear()
             .current_dir("/")
@@ -47,8 +49,19 @@ impl Guardian {
             .stdout(kill)
             .stderr(freeze)
             // Out of reach of what a terminal sends to the embedder's group.
-            .process_group(0)
-            .spawn()?;
+            .process_group(0);
+        let mut tries = 0;
+        let process = loop {
+            match command.spawn() {
+                // A process that another thread has forked, and that is on its way to its exec, has the descriptor
+                // that the image was written through.
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < 200 => {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                process => break process?,
+            }
+        };
         Ok(Self {
             process,
             lifeline: File::from(write),
@@ -81,7 +94,8 @@ fn image_file() -> io::Result<OwnedFd> {
     rustix::fs::fcntl_add_seals(writer.as_fd(), seals)?;
     // A file that is open for writing cannot be executed: what is kept is open for reading alone.
     let reader = File::open(format!("/proc/self/fd/{}", writer.as_raw_fd()))?;
-    Ok(reader.into())
+    // Over the stdio, which is put over 0, 1 and 2 before the exec by the image's number.
+    Ok(rustix::io::fcntl_dupfd_cloexec(&reader, 3)?)
 }
 
 /// A static ELF program: one header, one segment (readable and executable), the code behind them (elf(5)).

@@ -30,10 +30,11 @@ pub struct Limits {
     pub cpu: Option<CpuShare>,
     /// Processes and threads of the tree together, at least 1.
     pub pids: Option<u64>,
-    /// From the start of the run to its kill, more than zero. CLOCK_MONOTONIC: time in suspend does not count.
+    /// From the start of the run to its kill, more than zero, at most 366 days. CLOCK_MONOTONIC: time in suspend does
+    /// not count.
     #[serde(with = "humantime_serde")]
     pub wall_clock: Duration,
-    /// CPU time (user and system) of the whole tree.
+    /// CPU time (user and system) of the whole tree, 10 ms to a hundred years.
     #[serde(with = "humantime_serde")]
     pub cpu_time: Option<Duration>,
     /// Bytes of captured output that are kept, for each of stdout and stderr, at least 2. See [`Overflow`].
@@ -76,6 +77,11 @@ impl Limits {
                     .is_none_or(|time| time >= Duration::from_millis(10)),
                 "limits.cpu_time",
                 "is under 10 ms, in which no program starts",
+            ),
+            (
+                self.cpu_time.is_none_or(|time| time <= year * 100),
+                "limits.cpu_time",
+                "is over a hundred years; leave it out to have none",
             ),
             (
                 self.output >= 2,

@@ -58,6 +58,8 @@ pub(crate) struct Job {
 struct State {
     jobs: VecDeque<Job>,
     idle: usize,
+    /// Started, and not at work yet.
+    coming: usize,
     threads: usize,
     closed: bool,
 }
@@ -85,20 +87,28 @@ impl Spawner {
 
     fn add_thread(self: &Arc<Self>) -> io::Result<()> {
         let spawner = self.clone();
-        self.state().threads += 1;
+        {
+            let mut state = self.state();
+            state.threads += 1;
+            state.coming += 1;
+        }
         let started = std::thread::Builder::new()
             .name("varek-spawner".into())
             .spawn(move || {
                 sys::block_signals();
                 // Where this fails each child tries for itself, and fails by name.
                 let _ = crate::child::shed_capabilities();
-                match sys::Stack::new() {
+                let stack = sys::Stack::new();
+                spawner.state().coming -= 1;
+                match stack {
                     Ok(stack) => spawner.work(stack),
                     Err(_) => spawner.state().threads -= 1,
                 }
             });
         if started.is_err() {
-            self.state().threads -= 1;
+            let mut state = self.state();
+            state.threads -= 1;
+            state.coming -= 1;
         }
         started.map(drop)
     }
@@ -113,7 +123,8 @@ impl Spawner {
     pub(crate) fn relieve(self: &Arc<Self>) {
         let stuck = {
             let state = self.state();
-            !state.jobs.is_empty() && state.idle == 0 && state.threads < MOST_THREADS
+            let busy = state.idle == 0 && state.coming == 0;
+            busy && !state.jobs.is_empty() && state.threads < MOST_THREADS
         };
         if stuck {
             // Without another thread the jobs wait for the first; their deadlines hold all the same.
@@ -251,17 +262,20 @@ pub(crate) fn reached(report: &Report) -> SetupStep {
 /// attaching to it. The flag is restored when the last such child has got a map of its own, and not
 /// before. Then, too, no child can be about to publish a descriptor, and strays can be told.
 ///
-/// Map and table belong to the process, hence the process-wide state.
+/// Map and table belong to the process, hence the process-wide state. A forked copy has a map and a table of its own,
+/// and none of the children.
 struct SetupWindow;
 
 #[derive(Clone, Copy)]
 struct Window {
+    process: u32,
     children: usize,
     dumpable: bool,
     strays: bool,
 }
 
 static WINDOW: Mutex<Window> = Mutex::new(Window {
+    process: 0,
     children: 0,
     dumpable: false,
     strays: false,
@@ -274,6 +288,12 @@ fn window() -> MutexGuard<'static, Window> {
 impl SetupWindow {
     fn enter() -> Self {
         let mut window = window();
+        let process = std::process::id();
+        if window.process != process {
+            window.process = process;
+            window.children = 0;
+            window.strays = false;
+        }
         if window.children == 0 {
             let behavior = rustix::process::dumpable_behavior();
             window.dumpable = matches!(behavior, Ok(DumpableBehavior::Dumpable));

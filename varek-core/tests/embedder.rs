@@ -438,6 +438,13 @@ fn signal_masks_and_dispositions_stay_the_embedder_s_and_do_not_reach_guests() {
     alone!();
     sys::dispose(libc::SIGUSR1, Disposition::Ignore).unwrap();
     sys::block(libc::SIGTERM);
+    // The thread that started this one may still be about that, with its signals blocked.
+    let settled = || {
+        !signals_of_threads()
+            .values()
+            .any(|fields| fields[0].starts_with("ffff"))
+    };
+    assert!(until(settled));
     let before = signals_of_threads();
     assert!(
         before

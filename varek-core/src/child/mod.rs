@@ -101,7 +101,10 @@ pub(crate) struct Setup<'a> {
 
 /// ECHILD of the parent check: the embedder is gone.
 const ORPHANED: Errno = 10;
+const ENOMEM: Errno = 12;
 const EINVAL: Errno = 22;
+const ENFILE: Errno = 23;
+const EMFILE: Errno = 24;
 const ETXTBSY: Errno = 26;
 
 /// Runs every step; ends in the guest's program or in exit_group.
@@ -173,10 +176,14 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
 
     enter(setup, step::LANDLOCK);
     if let Some((ruleset, own_proc_rights)) = setup.ruleset {
-        // A host without /proc has nothing to grant there.
-        if let Ok(own_proc) = sys::open_directory(c"/proc/self") {
-            setup.report.own_proc.store(own_proc, Ordering::Release);
-            sys::landlock_add_path(ruleset, own_proc_rights, own_proc)?;
+        match sys::open_directory(c"/proc/self") {
+            Ok(own_proc) => {
+                setup.report.own_proc.store(own_proc, Ordering::Release);
+                sys::landlock_add_path(ruleset, own_proc_rights, own_proc)?;
+            }
+            Err(errno @ (ENFILE | EMFILE | ENOMEM)) => return Err(errno),
+            // A host without /proc has nothing to grant there.
+            Err(_) => {}
         }
         sys::landlock_restrict_self(ruleset)?;
     }
