@@ -1,6 +1,7 @@
 //! Where a run's handle and its supervisor meet.
 
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -59,9 +60,7 @@ impl Cell {
             state.waker.take()
         };
         self.changed.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
     }
 
     /// The supervisor has ended without an outcome.
@@ -75,9 +74,7 @@ impl Cell {
             state.waker.take()
         };
         self.changed.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
     }
 
     /// Waits until the guest runs; gives its pid and a pidfd. A run that ended before counts as started.
@@ -130,6 +127,14 @@ impl Cell {
             state.waker = Some(waker.clone());
         }
         result
+    }
+}
+
+/// Wakers are the embedder's code, on the supervisor's thread: what one of them does to itself is no matter of
+/// the other runs.
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }
 

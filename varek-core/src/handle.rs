@@ -20,7 +20,7 @@ use crate::supervisor::{Key, Message};
 ///
 /// Its limits hold whether or not anybody waits. Dropping the handle kills the tree, without waiting for
 /// it. It can be waited for (blocking), asked, or awaited: it is a `Future` that any executor can poll,
-/// woken by the supervisor. However often its end is asked for, the answer is the same outcome.
+/// woken by the supervisor, on whose thread the waker is called and must not block. However often its end is asked for, the answer is the same outcome.
 #[must_use = "dropping the handle kills the guest"]
 pub struct Child {
     /// The write end of the guest's stdin, where it was [`Input::piped`](crate::Input::piped). `wait`
@@ -40,7 +40,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// The process id of the guest's first process, in the embedder's pid namespace. It may be reused by
+    /// The process id of the guest's first process, in the embedder's pid namespace; 0 where a limit ended the run
+    /// before there was one. It may be reused by
     /// another process once the guest has ended: prefer [`Child::as_fd`] for everything but display.
     pub fn id(&self) -> u32 {
         self.pid
@@ -55,8 +56,10 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// Only when the supervisor has failed; the tree is dead then.
+    /// [`Error::SupervisorGone`] when the supervisor has failed, and the tree is dead then; [`Error::ForkedCopy`] in
+    /// a forked copy of the embedder, in which nobody watches the guest.
     pub fn wait(&mut self) -> Result<Outcome, Error> {
+        self.here()?;
         self.cell.wait_finished()
     }
 
@@ -66,7 +69,16 @@ impl Child {
     ///
     /// As [`Child::wait`].
     pub fn try_wait(&mut self) -> Result<Option<Outcome>, Error> {
+        self.here()?;
         self.cell.poll(None).transpose()
+    }
+
+    fn here(&self) -> Result<(), Error> {
+        if self.engine.is_here() {
+            Ok(())
+        } else {
+            Err(Error::ForkedCopy)
+        }
     }
 
     /// Kills the whole tree; the outcome says [`Cause::Cancelled`], unless the run had ended or was ending for
@@ -96,6 +108,9 @@ impl Future for Child {
     type Output = Result<Outcome, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Err(error) = self.here() {
+            return Poll::Ready(Err(error));
+        }
         match self.cell.poll(Some(context.waker())) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,

@@ -157,7 +157,7 @@ pub(crate) fn prepare(
             .map(above_stdio)
             .collect::<Result<_, _>>()?,
         directory: working_directory(&command, &scratch)?,
-        rlimits: rlimits(policy, sealed.host.cpus),
+        rlimits: rlimits(policy, sealed.most_cpus),
         open_files: nofile(policy),
         privileged: sealed.privileged,
         identity,
@@ -429,7 +429,7 @@ fn rlimits(policy: &Policy, cpus: usize) -> Vec<Rlimit> {
     let most = wall.saturating_mul(u64::try_from(cpus).unwrap_or(1).max(1));
     let cpu = limits
         .cpu_time
-        .map_or(most, |time| time.as_secs() + 1)
+        .map_or(most, |time| time.as_secs().saturating_add(1))
         .min(most);
     let mut all = vec![
         fixed(libc::RLIMIT_CORE, 0),
@@ -567,5 +567,29 @@ impl AboveStdio for &OwnedFd {
 impl AboveStdio for std::os::fd::BorrowedFd<'_> {
     fn above_stdio(self) -> Result<OwnedFd, Error> {
         duplicate(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_backstop_of_cpu_time_is_never_below_what_the_policy_lets_the_tree_use() {
+        let seconds = Duration::from_secs;
+        let cpu = |policy: &Policy, cpus| {
+            let all = rlimits(policy, cpus);
+            all.into_iter()
+                .find(|limit| limit.resource == libc::RLIMIT_CPU)
+                .unwrap()
+                .soft
+        };
+        let policy = Policy::native().wall_clock(seconds(10));
+        assert_eq!(cpu(&policy, 4), 44);
+        let policy = policy.cpu_time(Duration::from_millis(2500));
+        assert_eq!(cpu(&policy, 4), 3);
+        assert_eq!(cpu(&policy.cpu_time(Duration::MAX), 4), 44);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use varek_cgroup::{Controller, CpuQuota, Layout, Limits as GroupLimits, Subtree};
+use varek_cgroup::{Controller, CpuQuota, Layout, Limits as GroupLimits, Subtree, Unenforced};
 use varek_seccomp::{Arch, Program, Reporting};
 use varek_telemetry::{Enforcement, Layer, LayerStatus, Queue, Sink};
 
@@ -29,6 +29,7 @@ use crate::policy::Policy;
 use crate::removers::Removers;
 use crate::spawn::{Job, Spawner};
 use crate::supervisor::{self, Inbox, Key, Message};
+use crate::sys;
 
 /// A policy made ready for a host: checked, compiled, with a parent group, a supervisor thread and a
 /// spawner thread. Make one for each policy and use it for many runs, from any number of threads; clones
@@ -64,6 +65,9 @@ pub(crate) struct Sealed {
     pub(crate) subtree: Subtree,
     guardian: Mutex<Option<Guardian>>,
     pub(crate) group_limits: GroupLimits,
+    /// CPUs that a guest could use at most: it may widen its affinity, and a quota of the embedder's group is not
+    /// one of whole CPUs.
+    pub(crate) most_cpus: usize,
     /// Whether the supervisor has to do what `memory.oom.group` does on unified hosts.
     pub(crate) watches_oom: bool,
     pub(crate) enforcement: Enforcement,
@@ -295,13 +299,6 @@ impl SandboxBuilder {
             let detail = grants.describe();
             enforcement.record(Layer::Landlock, LayerStatus::Enforced { detail });
         }
-        let uids = match (&policy.identity, asked.own_identity) {
-            (Identity::Own(range), true) => {
-                Some(UidPool::new(*range, makes_objects(&policy), &scratch_base)?)
-            }
-            _ => None,
-        };
-
         let group_limits = group_limits(&policy, asked.memory, asked.pids, asked.cpu)?;
         let layout = Layout::probe()?;
         let mut required = group_limits.controllers();
@@ -311,14 +308,28 @@ impl SandboxBuilder {
         let subtree = Subtree::prepare(&layout, &required, &self.aggregate)?;
         let watches_oom = layout.hierarchy() == varek_cgroup::Hierarchy::Hybrid
             && required.contains(&Controller::Memory);
-        note_unenforced(&subtree, &mut enforcement);
+        // What the kernel does not do of the limits of a run is known before the first one.
+        let trial = subtree.create("trial", &group_limits)?;
+        let unenforced = trial.unenforced().iter().chain(subtree.unenforced());
+        note_unenforced(unenforced, &mut enforcement);
+        drop(trial);
+        // Behind the sweep of the groups, whose processes may have had these uids.
+        let uids = match (&policy.identity, asked.own_identity) {
+            (Identity::Own(range), true) => {
+                Some(UidPool::new(*range, makes_objects(&policy), &scratch_base)?)
+            }
+            _ => None,
+        };
         let guardian = Mutex::new(start_guardian(&subtree, &mut enforcement));
 
+        // Its thread has the mask of this one.
+        let mask = sys::block_signals();
         let sink = self
             .sink
             .map(|sink| Queue::new(sink, self.queue))
-            .transpose()
-            .map_err(|e| Error::io("start the telemetry thread", e))?;
+            .transpose();
+        sys::set_signals(&mask);
+        let sink = sink.map_err(|e| Error::io("start the telemetry thread", e))?;
         Ok(Sealed {
             digest: policy.digest(),
             reports_denials: asked.notify,
@@ -329,6 +340,7 @@ impl SandboxBuilder {
             subtree,
             guardian,
             group_limits,
+            most_cpus: sys::configured_cpus().max(host.cpus),
             watches_oom,
             enforcement,
             scratch_base,
@@ -416,12 +428,21 @@ fn start_guardian(subtree: &Subtree, enforcement: &mut Enforcement) -> Option<Gu
     guardian
 }
 
-fn note_unenforced(subtree: &Subtree, enforcement: &mut Enforcement) {
-    for what in subtree.unenforced() {
-        if let Some(LayerStatus::Enforced { detail }) = enforcement.status(Layer::Memory) {
-            let detail = format!("{detail}; {what}");
-            enforcement.record(Layer::Memory, LayerStatus::Enforced { detail });
-        }
+/// What the kernel of this host does not do of the memory limit; the rest is made up for by the supervisor.
+fn note_unenforced<'a>(
+    unenforced: impl IntoIterator<Item = &'a Unenforced>,
+    enforcement: &mut Enforcement,
+) {
+    let swap = unenforced.into_iter().find_map(|what| match what {
+        Unenforced::Swap { path } => path.file_name(),
+        _ => None,
+    });
+    if let Some(file) = swap
+        && let Some(LayerStatus::Enforced { detail }) = enforcement.status(Layer::Memory)
+    {
+        let file = file.display();
+        let detail = format!("{detail}; swap is not bounded: this kernel has no {file}");
+        enforcement.record(Layer::Memory, LayerStatus::Enforced { detail });
     }
 }
 
@@ -541,8 +562,12 @@ impl Sandbox {
             plan: child,
             wanted: Box::new(move || asked.wanted()),
             done: Box::new(move |born| {
-                // A supervisor that has ended has killed the group that the child is in.
-                let _ = inbox.send(Message::Born { key, born });
+                if let Err(message) = inbox.send(Message::Born { key, born })
+                    && let Message::Born { born, .. } = *message
+                {
+                    // It may have been born after the supervisor had killed everything.
+                    supervisor::discard(born);
+                }
                 kits.refill();
             }),
         });
@@ -621,5 +646,33 @@ impl Ends {
             stdout: output(&run.stdout),
             stderr: output(&run.stderr),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_that_the_kernel_does_not_bound_is_said() {
+        let enforced = |detail: &str| LayerStatus::Enforced {
+            detail: detail.into(),
+        };
+        let mut enforcement = Enforcement::default();
+        enforcement.record(Layer::Memory, enforced("5 bytes"));
+        let there = [Unenforced::OomGroup {
+            path: "/group".into(),
+        }];
+        note_unenforced(&there, &mut enforcement);
+        assert_eq!(
+            enforcement.status(Layer::Memory),
+            Some(&enforced("5 bytes"))
+        );
+        let swap = |group: &str| Unenforced::Swap {
+            path: format!("/{group}/memory.swap.max").into(),
+        };
+        note_unenforced(&[swap("run"), swap("all")], &mut enforcement);
+        let said = "5 bytes; swap is not bounded: this kernel has no memory.swap.max";
+        assert_eq!(enforcement.status(Layer::Memory), Some(&enforced(said)));
     }
 }

@@ -225,14 +225,40 @@ impl Drop for Stack {
 /// # References
 ///
 /// pthread_sigmask(3), nptl(7).
-pub(crate) fn block_signals() {
+pub(crate) fn block_signals() -> SignalMask {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset initializes the set it is given.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: it was initialized a line above.
     let all = unsafe { all.assume_init() };
-    // SAFETY: `all` is an initialized set; the mask is this thread's own.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) };
+    set_signals(&SignalMask(all))
+}
+
+/// The signals that a thread blocks.
+pub(crate) struct SignalMask(libc::sigset_t);
+
+/// Blocks these signals in this thread, and no others; gives those that were blocked.
+///
+/// # References
+///
+/// pthread_sigmask(3).
+pub(crate) fn set_signals(mask: &SignalMask) -> SignalMask {
+    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: both are whole sets, the first initialized; the mask is this thread's own.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, old.as_mut_ptr()) };
+    // SAFETY: all zeroes are a valid value of this plain struct, and the call fills it in.
+    SignalMask(unsafe { old.assume_init() })
+}
+
+/// The CPUs of the machine, whether or not this process may use them now; at least 1.
+///
+/// # References
+///
+/// sysconf(3), `_SC_NPROCESSORS_CONF`.
+pub(crate) fn configured_cpus() -> usize {
+    // SAFETY: takes a number.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(count).unwrap_or(1).max(1)
 }
 
 /// Bytes of [`guardian_entry`], its padding included.

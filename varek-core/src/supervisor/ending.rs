@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use varek_cgroup::Removal;
-use varek_telemetry::{Cleanup, EventKind, LimitHit, Resource, Signal, Stream, Termination, Usage};
+use varek_telemetry::{
+    Cause, Cleanup, EventKind, LimitHit, Resource, Signal, Stream, Termination, Usage,
+};
 
 use super::account::{self, Evidence, Exit};
 use super::orphans;
@@ -88,7 +90,15 @@ impl Run {
             cpu: usage.cpu_user + usage.cpu_system,
             cpu_limit: sealed.policy.limits.cpu_time,
         };
-        self.outcome.termination = evidence.termination();
+        let termination = evidence.termination();
+        // The kernel was there first (RLIMIT_CPU): the limit is the evidence, and the violation.
+        if self.decided.is_none()
+            && termination == Termination::Killed(Cause::CpuTime)
+            && let Some(hit) = self.limit_behind(&Cause::CpuTime, sealed)
+        {
+            self.emit(EventKind::LimitHit(hit), sealed);
+        }
+        self.outcome.termination = termination;
         self.outcome.usage = usage;
     }
 

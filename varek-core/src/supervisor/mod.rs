@@ -13,7 +13,7 @@ mod run;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -331,11 +331,14 @@ impl Undertaker {
     }
 }
 
-/// Kills a child of which no run knows any more.
-fn discard(born: Born) {
+/// Kills a child of which no run knows any more, and waits for it: it has come as far as its exec, so that nothing
+/// holds it up.
+pub(crate) fn discard(born: Born) {
+    use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
     if let Some((_, pidfd)) = born.child {
-        let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
-        let _ = run::reap(&pidfd);
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        let pidfd = WaitId::PidFd(pidfd.as_fd());
+        let _ = rustix::io::retry_on_intr(|| waitid(pidfd.clone(), WaitIdOptions::EXITED));
     }
 }
 

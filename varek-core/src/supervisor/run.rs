@@ -354,7 +354,7 @@ impl Run {
     }
 
     /// The limit that a kill enforces, with VAREK's own evidence.
-    fn limit_behind(&self, cause: &Cause, sealed: &Sealed) -> Option<LimitHit> {
+    pub(super) fn limit_behind(&self, cause: &Cause, sealed: &Sealed) -> Option<LimitHit> {
         let limits = &sealed.policy.limits;
         Some(match cause {
             Cause::WallClock | Cause::SetupTimeout { .. } => LimitHit {
@@ -714,7 +714,7 @@ impl Run {
         match (self.cpu_time(), sealed.policy.limits.cpu_time) {
             (Some(used), Some(limit)) => {
                 self.observe(Observation::CpuTime(used), sealed);
-                let cpus = u32::try_from(sealed.host.cpus.max(1)).unwrap_or(u32::MAX);
+                let cpus = u32::try_from(sealed.most_cpus.max(1)).unwrap_or(u32::MAX);
                 let earliest = limit.saturating_sub(used) / cpus;
                 self.cpu_check = Some(now + earliest.max(Duration::from_millis(10)));
             }
