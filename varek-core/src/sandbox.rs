@@ -539,7 +539,9 @@ impl Sandbox {
             return Err(Error::ForkedCopy);
         }
         let place = engine.places.take()?;
-        let (child, run) = plan::prepare(&engine.sealed, &engine.kits, command)?;
+        // What could not be prepared has used up a kit too.
+        let (child, run) = plan::prepare(&engine.sealed, &engine.kits, command)
+            .inspect_err(|_| engine.kits.refill())?;
         let key = engine.next.fetch_add(1, Ordering::Relaxed);
         let cell = Arc::new(Cell::default());
         let ends = Ends::of(&run, key, &engine.inbox);
