@@ -215,7 +215,9 @@ impl Input {
         Self(InputKind::Bytes(bytes.into()))
     }
 
-    /// An open file. The guest shares its offset, and can do with it whatever its mode allows.
+    /// An open file. The guest shares its offset and status flags, and can do with it whatever it was opened for.
+    /// A memory file (memfd_create(2)) that is open for reading alone is refused unless it is sealed against writing
+    /// or its mode has no write permission: the guest could open it for writing.
     pub fn file(file: File) -> Self {
         Self(InputKind::File(file))
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::pipe::PipeFlags;
 use varek_cgroup::Group;
 use varek_seccomp::{Instruction, Permit};
@@ -470,7 +470,7 @@ impl Streams {
     fn open(stdin: InputKind, stdout: OutputKind, stderr: OutputKind) -> Result<Self, Error> {
         let (child_in, stdin) = match stdin {
             InputKind::Null => (null(OFlags::RDONLY)?, None),
-            InputKind::File(file) => (above_stdio(file)?, None),
+            InputKind::File(file) => (given(file, "stdin")?, None),
             InputKind::Bytes(bytes) if bytes.is_empty() => (null(OFlags::RDONLY)?, None),
             InputKind::Bytes(bytes) => {
                 let (read, write) = pipe()?;
@@ -483,8 +483,8 @@ impl Streams {
                 (read, Some((write, Arc::new(ByteQueue::default()))))
             }
         };
-        let (child_out, stdout) = output(stdout)?;
-        let (child_err, stderr) = output(stderr)?;
+        let (child_out, stdout) = output(stdout, "stdout")?;
+        let (child_err, stderr) = output(stderr, "stderr")?;
         Ok(Self {
             child: [child_in, child_out, child_err],
             stdin,
@@ -494,10 +494,10 @@ impl Streams {
     }
 }
 
-fn output(kind: OutputKind) -> Result<(OwnedFd, Capture), Error> {
+fn output(kind: OutputKind, stream: &str) -> Result<(OwnedFd, Capture), Error> {
     Ok(match kind {
         OutputKind::Null => (null(OFlags::WRONLY)?, Capture::None),
-        OutputKind::File(file) => (above_stdio(file)?, Capture::None),
+        OutputKind::File(file) => (given(file, stream)?, Capture::None),
         OutputKind::Captured => {
             let (read, write) = pipe()?;
             nonblocking(&read)?;
@@ -509,6 +509,44 @@ fn output(kind: OutputKind) -> Result<(OwnedFd, Capture), Error> {
             (write, Capture::Stream(read, Arc::new(ByteQueue::default())))
         }
     })
+}
+
+/// A file of the embedder's as a stream of the guest.
+///
+/// A guest can open what its descriptors lead to once more, through `/proc/self/fd`. A file that has a path is then
+/// held by Landlock and its mode. A memory file has none, Landlock lets it pass, and memfd_create(2) gives it all
+/// permissions: only its mode and its seals keep a guest to the way in which it was opened.
+fn given(file: File, stream: &str) -> Result<OwnedFd, Error> {
+    let refuse = |reason: &str| Error::Command {
+        what: format!("the file for {stream}"),
+        reason: reason.to_owned(),
+    };
+    let failed = |errno| Error::io("look at a file that was passed", errno);
+    let memory = rustix::fs::readlinkat(
+        rustix::fs::CWD,
+        format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)),
+        Vec::new(),
+    )
+    .is_ok_and(|target| target.to_bytes().starts_with(b"/memfd:"));
+    if memory {
+        let access = rustix::fs::fcntl_getfl(&file).map_err(failed)? & OFlags::RWMODE;
+        let mode = rustix::fs::fstat(&file).map_err(failed)?.st_mode;
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(failed)?;
+        let sealed = seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE);
+        if access == OFlags::RDONLY && mode & 0o222 != 0 && !sealed {
+            return Err(refuse(
+                "is a memory file that is open for reading alone, and that the guest could open for writing: seal it \
+                 (F_SEAL_WRITE or F_SEAL_FUTURE_WRITE), or take the write permissions from its mode",
+            ));
+        }
+        if access == OFlags::WRONLY && mode & 0o444 != 0 {
+            return Err(refuse(
+                "is a memory file that is open for writing alone, and that the guest could open for reading: take \
+                 the read permissions from its mode",
+            ));
+        }
+    }
+    above_stdio(file)
 }
 
 fn null(mode: OFlags) -> Result<OwnedFd, Error> {

@@ -203,3 +203,78 @@ fn collect_sockets() {
         None,
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn remains(base: &Path, name: &str, files: usize) -> Remains {
+        let scratch = Scratch::create(base, name, None).unwrap();
+        for n in 0..files {
+            std::fs::File::create(base.join(name).join(n.to_string())).unwrap();
+        }
+        Remains {
+            scratch,
+            lease: None,
+            sent_descriptors: true,
+        }
+    }
+
+    fn private() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    #[test]
+    fn a_directory_that_takes_long_gives_way_to_one_that_has_just_come() {
+        let (base, (said, heard)) = (private(), mpsc::channel());
+        let removers = Removers::start().unwrap();
+        let submit = |name: &'static str, files| {
+            let said = said.clone();
+            removers.submit(remains(base.path(), name, files), move |result| {
+                said.send((name, result.is_ok())).unwrap();
+            });
+        };
+        let small = remains(base.path(), "small", 0);
+        submit("large", 10_000);
+        let other = said.clone();
+        removers.submit(small, move |result| {
+            other.send(("small", result.is_ok())).unwrap();
+        });
+        assert_eq!(heard.recv().unwrap(), ("small", true));
+        assert_eq!(heard.recv().unwrap(), ("large", true));
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+        removers.close(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn closing_waits_for_what_is_left() {
+        let base = private();
+        let removers = Removers::start().unwrap();
+        for name in ["a", "b", "c"] {
+            removers.submit(remains(base.path(), name, 2000), |result| {
+                assert!(result.is_ok());
+            });
+        }
+        removers.close(Duration::from_secs(60));
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_removed_comes_back_with_the_reason() {
+        let (base, (said, heard)) = (private(), mpsc::channel());
+        let removers = Removers::start().unwrap();
+        let stuck = remains(base.path(), "moved", 1);
+        std::fs::rename(base.path().join("moved"), base.path().join("elsewhere")).unwrap();
+        removers.submit(stuck, move |result| said.send(result).unwrap());
+        let stuck = heard.recv().unwrap().unwrap_err();
+        assert!(
+            stuck.reason.to_string().contains("moved"),
+            "{}",
+            stuck.reason
+        );
+        removers.close(Duration::from_secs(60));
+    }
+}
