@@ -17,10 +17,12 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use embedder::sys::Disposition;
 use embedder::{field, own_uids, sys, until};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use support::{assert_gone, sandbox_or_not_run};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, setrlimit, waitpid,
+};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use support::{assert_gone, sandbox_or_not_run, text};
 use varek_core::{
     Child, Command, Error, Event, EventKind, Flushed, Host, Input, Outcome, Policy, Sandbox,
     SandboxBuilder, SetupStep, Termination,
@@ -157,7 +159,6 @@ fn a_sink_has_its_events_and_its_thread_blocks_signals() {
             .push(u64::from_str_radix(field(&status, "SigBlk").unwrap(), 16).unwrap());
         seen.lock().unwrap().push(event.clone());
     };
-    sys::dispose(19 - 2, Disposition::Default).unwrap();
     let own = fs::read_to_string("/proc/thread-self/status").unwrap();
     let sandbox = match Sandbox::builder(native()).sink(sink).build() {
         Ok(sandbox) => sandbox,
@@ -234,4 +235,32 @@ fn an_embedder_without_stdio_has_a_guardian_too() {
     };
     let said = sandbox.enforcement().to_string();
     assert!(said.contains("by its guardian"), "{said}");
+}
+
+#[test]
+fn an_embedder_with_limits_of_its_own_has_guests_that_keep_them() {
+    alone!();
+    // Below what the preset gives, and without the capability to raise it again.
+    let most = Some(200);
+    let lower = Rlimit {
+        current: most,
+        maximum: most,
+    };
+    setrlimit(Resource::Nofile, lower).unwrap();
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+    sets.permitted.remove(CapabilitySet::SYS_RESOURCE);
+    set_capabilities(None, sets).unwrap();
+    let Some(sandbox) = sandbox_or_not_run(test_name!(), native()) else {
+        return;
+    };
+    let shell = |script: &str| Command::new("/bin/sh").arg("-c").arg(script);
+    let outcome = sandbox.run(shell("ulimit -Hn; ulimit -Sn")).unwrap();
+    assert_eq!(text(&outcome), "200\n200\n", "{outcome}");
+    // The control: what the policy asks below it is what the guest has.
+    let mut policy = native();
+    policy.limits.open_files = 100;
+    let sandbox = Sandbox::new(policy).unwrap();
+    let outcome = sandbox.run(shell("ulimit -Hn; ulimit -Sn")).unwrap();
+    assert_eq!(text(&outcome), "100\n100\n", "{outcome}");
 }

@@ -101,6 +101,7 @@ pub(crate) struct Setup<'a> {
 
 /// ECHILD of the parent check: the embedder is gone.
 const ORPHANED: Errno = 10;
+const EPERM: Errno = 1;
 const ENOMEM: Errno = 12;
 const EINVAL: Errno = 22;
 const ENFILE: Errno = 23;
@@ -146,7 +147,7 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
 
     enter(setup, step::RLIMITS);
     for limit in setup.rlimits {
-        sys::prlimit(limit)?;
+        bound(limit)?;
     }
 
     // Bounding and ambient sets are inherited empty: see `shed_capabilities`.
@@ -210,7 +211,7 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
     sys::dup3(stderr, 2)?;
 
     enter(setup, step::OPEN_FILES);
-    sys::prlimit(&setup.open_files)?;
+    bound(&setup.open_files)?;
 
     enter(setup, step::EXEC);
     // A program that was written a moment ago may still be open for writing in a process that another
@@ -227,6 +228,21 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
         if errno != ETXTBSY || tries == 2000 {
             return Err(errno);
         }
+    }
+}
+
+/// Sets a limit. A lower one of the embedder's stays, where it may not be raised (CAP_SYS_RESOURCE).
+fn bound(limit: &Rlimit) -> Result<(), Errno> {
+    match sys::prlimit(limit) {
+        Err(EPERM) => {
+            let hard = sys::hard_limit(limit.resource)?.min(limit.hard);
+            sys::prlimit(&Rlimit {
+                soft: limit.soft.min(hard),
+                hard,
+                ..*limit
+            })
+        }
+        done => done,
     }
 }
 

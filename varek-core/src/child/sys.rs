@@ -75,6 +75,9 @@ const LANDLOCK_RESTRICT_SELF: usize = 446;
 
 /// One system call, its result straight from the register.
 ///
+/// Pointers are passed as numbers, whose provenance must be exposed: to the compiler, memory behind any other number
+/// is neither read nor written here.
+///
 /// # Safety
 ///
 /// The arguments must be valid for this call, pointers above all.
@@ -274,8 +277,8 @@ pub(crate) fn signal_mask(set: u64) -> Result<u64, Errno> {
     let mut old = 0_u64;
     let arguments = [
         SIG_SETMASK,
-        ptr::from_ref(&set).addr(),
-        ptr::from_mut(&mut old).addr(),
+        ptr::from_ref(&set).expose_provenance(),
+        ptr::from_mut(&mut old).expose_provenance(),
         8,
         0,
         0,
@@ -292,7 +295,7 @@ pub(crate) fn signal_mask(set: u64) -> Result<u64, Errno> {
 pub(crate) fn default_disposition(signal: usize) -> Result<(), Errno> {
     // handler, flags, restorer (x86_64) or mask, mask: all zero is SIG_DFL on both architectures.
     let action = [0_u64; 4];
-    let arguments = [signal, action.as_ptr().addr(), 0, 8, 0, 0];
+    let arguments = [signal, action.as_ptr().expose_provenance(), 0, 8, 0, 0];
     // SAFETY: the kernel reads at most 32 bytes of `action`; the child has dispositions of its own
     // (no CLONE_SIGHAND).
     outcome(unsafe { syscall(number::RT_SIGACTION, arguments) }).map(drop)
@@ -305,7 +308,14 @@ pub(crate) fn default_disposition(signal: usize) -> Result<(), Errno> {
 /// cgroups(7).
 pub(crate) fn join_group(procs: i32) -> Result<(), Errno> {
     let text = b"0";
-    let arguments = [as_word(procs), text.as_ptr().addr(), text.len(), 0, 0, 0];
+    let arguments = [
+        as_word(procs),
+        text.as_ptr().expose_provenance(),
+        text.len(),
+        0,
+        0,
+        0,
+    ];
     // SAFETY: `text` is a live byte.
     outcome(unsafe { syscall(number::WRITE, arguments) }).map(drop)
 }
@@ -356,10 +366,31 @@ pub(crate) struct Rlimit {
 /// prlimit(2).
 pub(crate) fn prlimit(limit: &Rlimit) -> Result<(), Errno> {
     let pair = [limit.soft, limit.hard];
-    let arguments = [0, limit.resource as usize, pair.as_ptr().addr(), 0, 0, 0];
+    let arguments = [
+        0,
+        limit.resource as usize,
+        pair.as_ptr().expose_provenance(),
+        0,
+        0,
+        0,
+    ];
     // SAFETY: `pair` has the layout of struct rlimit64; pid 0 is the caller, whose limits are its own
     // (no CLONE_THREAD).
     outcome(unsafe { syscall(number::PRLIMIT64, arguments) }).map(drop)
+}
+
+/// `int prlimit64(0, resource, NULL, &old)`: the hard limit.
+///
+/// # References
+///
+/// prlimit(2).
+pub(crate) fn hard_limit(resource: u32) -> Result<u64, Errno> {
+    let mut pair = [0_u64; 2];
+    let old = pair.as_mut_ptr().expose_provenance();
+    // SAFETY: `pair` has the layout of struct rlimit64; pid 0 is the caller.
+    outcome(unsafe { syscall(number::PRLIMIT64, [0, resource as usize, 0, old, 0, 0]) })?;
+    let [_, hard] = pair;
+    Ok(hard)
 }
 
 fn prctl(option: usize, second: usize, third: usize) -> Result<usize, Errno> {
@@ -407,7 +438,14 @@ pub(crate) fn clear_capabilities() -> Result<(), Errno> {
     const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
     let header = [LINUX_CAPABILITY_VERSION_3, 0];
     let data = [0_u32; 6];
-    let arguments = [header.as_ptr().addr(), data.as_ptr().addr(), 0, 0, 0, 0];
+    let arguments = [
+        header.as_ptr().expose_provenance(),
+        data.as_ptr().expose_provenance(),
+        0,
+        0,
+        0,
+        0,
+    ];
     // SAFETY: `header` and `data` have the layout of version 3.
     outcome(unsafe { syscall(number::CAPSET, arguments) }).map(drop)
 }
@@ -491,7 +529,7 @@ pub(crate) fn open_directory(path: &CStr) -> Result<i32, Errno> {
     const O_DIRECTORY: usize = 0o40_000;
     let arguments = [
         as_word(AT_FDCWD),
-        path.as_ptr().addr(),
+        path.as_ptr().expose_provenance(),
         O_PATH | O_CLOEXEC | O_DIRECTORY,
         0,
         0,
@@ -520,7 +558,7 @@ pub(crate) fn landlock_add_path(ruleset: i32, access: u64, path: i32) -> Result<
     let arguments = [
         as_word(ruleset),
         LANDLOCK_RULE_PATH_BENEATH,
-        ptr::from_ref(&rule).addr(),
+        ptr::from_ref(&rule).expose_provenance(),
         0,
         0,
         0,
@@ -567,7 +605,7 @@ pub(crate) fn install_filter(filter: &[FilterInstruction], flags: usize) -> Resu
     let arguments = [
         SECCOMP_SET_MODE_FILTER,
         flags,
-        ptr::from_ref(&program).addr(),
+        ptr::from_ref(&program).expose_provenance(),
         0,
         0,
         0,
@@ -626,9 +664,9 @@ pub(crate) fn execve(
 ) -> Errno {
     let [first, second, third] = permit;
     let arguments = [
-        path.as_ptr().addr(),
-        arguments.0.as_ptr().addr(),
-        environment.0.as_ptr().addr(),
+        path.as_ptr().expose_provenance(),
+        arguments.0.as_ptr().expose_provenance(),
+        environment.0.as_ptr().expose_provenance(),
         first as usize,
         second as usize,
         third as usize,
