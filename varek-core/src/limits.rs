@@ -217,6 +217,13 @@ pub struct DenialBudget {
     pub per_second: u64,
 }
 
+impl DenialBudget {
+    /// This many denied calls in all, and in any one second, both at least 1.
+    pub const fn new(total: u64, per_second: u64) -> Self {
+        Self { total, per_second }
+    }
+}
+
 impl Default for DenialBudget {
     /// 20,000 in all, 5,000 in a second.
     fn default() -> Self {

@@ -88,7 +88,15 @@ impl Policy {
         Duration::from_secs(2)
     }
 
-    fn with(syscalls: SyscallPolicy, filesystem: Filesystem) -> Self {
+    /// A policy of one's own: these calls and these paths, and everything else as in the presets.
+    ///
+    /// ```
+    /// use varek_core::{Filesystem, Policy, SyscallPolicy};
+    ///
+    /// let policy = Policy::new(SyscallPolicy::native(), Filesystem::native()).read("/srv/questions");
+    /// assert_eq!(policy.problems(), []);
+    /// ```
+    pub fn new(syscalls: SyscallPolicy, filesystem: Filesystem) -> Self {
         let environment = [
             ("PATH", "/usr/local/bin:/usr/bin:/bin"),
             ("LANG", "C.UTF-8"),
@@ -112,13 +120,13 @@ impl Policy {
     /// For CPython: its standard library without network and without exec; files in scratch, threads
     /// and forks. Limits as [`Limits::default`].
     pub fn python() -> Self {
-        Self::with(SyscallPolicy::python(), Filesystem::python())
+        Self::new(SyscallPolicy::python(), Filesystem::python())
     }
 
     /// For compiled programs (C, C++, Rust, Go), static or dynamic: files in scratch, threads and forks,
     /// no network and no exec. Limits as [`Limits::default`].
     pub fn native() -> Self {
-        Self::with(SyscallPolicy::native(), Filesystem::native())
+        Self::new(SyscallPolicy::native(), Filesystem::native())
     }
 
     /// The preset of this name: `python` or `native`.
@@ -209,6 +217,27 @@ impl Policy {
     #[must_use]
     pub fn syscalls(mut self, change: impl FnOnce(SyscallPolicy) -> SyscallPolicy) -> Self {
         self.syscalls = change(self.syscalls);
+        self
+    }
+
+    /// Bounds the denied calls.
+    #[must_use]
+    pub fn denials(mut self, budget: DenialBudget) -> Self {
+        self.denials = budget;
+        self
+    }
+
+    /// Says who the guest is.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = identity;
+        self
+    }
+
+    /// Says how long a run may take to be gone after its kill, 10 ms to one hour.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
         self
     }
 

@@ -175,3 +175,129 @@ impl fmt::Display for Answer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Layer, LayerStatus, Resource, Signal, UnknownReason};
+
+    fn kinds() -> Vec<EventKind> {
+        let mut enforcement = Enforcement::default();
+        let detail = "5 bytes".into();
+        enforcement.record(Layer::Memory, LayerStatus::Enforced { detail });
+        enforcement.record(Layer::Cpu, LayerStatus::NotAsked);
+        let reason = "the host has none".into();
+        enforcement.record(Layer::DenialReports, LayerStatus::Missing { reason });
+        let denial = |syscall: Option<&str>, answer| Denial {
+            syscall: syscall.map(str::to_owned),
+            number: u32::MAX,
+            abi: "x86_64".into(),
+            arguments: [0, 1, u64::MAX, 1 << 63, 4, 5],
+            thread: 7,
+            answer,
+        };
+        let limit = |limit| LimitHit {
+            resource: Resource::CpuTime,
+            limit,
+            count: u64::MAX,
+            evidence: "cpu.stat".into(),
+        };
+        let usage = Usage {
+            wall_clock: Duration::new(3, 1),
+            throttled: Some(Duration::from_millis(7)),
+            memory_peak: Some(u64::MAX),
+            ..Usage::default()
+        };
+        let name = "ptrace".to_owned();
+        let step = "exec".to_owned();
+        let causes = [
+            Cause::WallClock,
+            Cause::CpuTime,
+            Cause::OutOfMemory,
+            Cause::HostOutOfMemory,
+            Cause::OutputLimit,
+            Cause::Syscall { name },
+            Cause::DenialBudget,
+            Cause::SetupTimeout { step },
+            Cause::Cancelled,
+            Cause::Dropped,
+            Cause::SupervisorFault,
+        ];
+        let terminations = [
+            Termination::Exited(3),
+            Termination::Signaled(Signal::KILL),
+            Termination::Unknown {
+                reason: UnknownReason::StillRunning,
+            },
+        ];
+        let ends = terminations
+            .into_iter()
+            .chain(causes.clone().map(Termination::Killed));
+        let cleanups = [
+            Cleanup::Complete,
+            Cleanup::Incomplete {
+                pids: vec![1, 2],
+                state: "stuck".into(),
+            },
+        ];
+        let mut kinds = vec![
+            EventKind::RunStarted {
+                program: "/bin/true".into(),
+                interpreter: None,
+                arguments: 2,
+                policy: "sha256:0".into(),
+                enforcement,
+            },
+            EventKind::GuestStarted { pid: 9 },
+            EventKind::SyscallDenied(denial(Some("execve"), Answer::Errno(1))),
+            EventKind::SyscallDenied(denial(None, Answer::Probe)),
+            EventKind::SyscallDenied(denial(None, Answer::Kill)),
+            EventKind::LimitHit(limit(None)),
+            EventKind::LimitHit(limit(Some(u64::MAX))),
+            EventKind::OutputTruncated {
+                stream: Stream::Stderr,
+                limit: 5,
+            },
+            EventKind::DescendantsKilled { count: 3 },
+            EventKind::EventsDropped { count: 4 },
+            EventKind::MonitorFault { fault: "x".into() },
+        ];
+        kinds.extend(causes.map(|cause| EventKind::KillIssued { cause }));
+        for termination in ends {
+            let cleanup = cleanups[kinds.len() % 2].clone();
+            kinds.push(EventKind::GuestExited {
+                termination: termination.clone(),
+            });
+            kinds.push(EventKind::RunFinished {
+                termination,
+                usage,
+                cleanup,
+            });
+        }
+        kinds
+    }
+
+    #[test]
+    fn every_event_reads_back_from_its_json_line_as_it_was() {
+        for (sequence, kind) in (0..).zip(kinds()) {
+            let event = Event {
+                run: RunId::from_bits(0x00ff << 64),
+                sequence,
+                time: SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789),
+                elapsed: Duration::new(1, 999_999_999),
+                kind,
+            };
+            let line = serde_json::to_string(&event).unwrap();
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(
+                serde_json::from_str::<Event>(&line).unwrap(),
+                event,
+                "{line}"
+            );
+            // And by way of a value, as log pipelines do it.
+            let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert!(value["event"].is_string(), "{line}");
+            assert_eq!(serde_json::from_value::<Event>(value).unwrap(), event);
+        }
+    }
+}
