@@ -297,7 +297,6 @@ fn sandboxes_that_come_and_go_leave_no_thread_and_no_descriptor() {
             .unwrap()
             .count()
     };
-    drop(sandbox!(native(10)));
     let before = (count("fd"), count("task"));
     for n in 0..50 {
         let sandbox = sandbox!(native(10));
@@ -343,7 +342,7 @@ fn a_stream_that_somebody_else_goes_on_writing_to_ends_with_the_run() {
     let mut stream = File::from(descriptor.unwrap());
     let (began, begun) = mpsc::channel();
     let writer = std::thread::spawn(move || {
-        let block = [b'w'; 65536];
+        let block = vec![b'w'; 65536];
         while stream.write_all(&block).is_ok() {
             let _ = began.send(());
         }
@@ -360,7 +359,7 @@ fn a_stream_that_somebody_else_goes_on_writing_to_ends_with_the_run() {
 
 #[test]
 fn storms_of_denied_calls_from_many_threads_and_runs_are_counted_to_the_last() {
-    let source = r#"
+    let source = r"
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <unistd.h>
@@ -371,7 +370,7 @@ int main(void) {
     for (int i = 0; i < 20; i++) if (pthread_create(t + i, 0, on, 0)) return 8;
     for (int i = 0; i < 20; i++) pthread_join(t[i], 0);
     return 0;
-}"#;
+}";
     let Some((program, _directory)) = program("storm", source) else {
         return;
     };
@@ -416,7 +415,13 @@ print(filled)
     let peak = outcome.usage.memory_peak;
     assert!(peak.is_none_or(|peak| peak >= filled), "{filled} {outcome}");
     let outcome = run(&sandbox!(python().memory(16 * MIB)), source);
-    assert_killed(&outcome, &Cause::OutOfMemory);
+    // Hybrid hosts refuse a call that needs more, and kill at the next page that the guest touches itself.
+    let refused = outcome.stderr.to_text().contains("Cannot allocate memory");
+    let killed = outcome.termination == Termination::Killed(Cause::OutOfMemory);
+    assert!(refused || killed, "{outcome}");
+    let peak = outcome.usage.memory_peak;
+    assert!(peak.is_none_or(|peak| peak <= 16 * MIB), "{outcome}");
+    assert_gone(&outcome);
 }
 
 #[test]
@@ -487,9 +492,19 @@ fn tried(attempts: &[&str]) -> String {
          def call(*a):\n    if libc.syscall(*a) < 0: raise OSError(ctypes.get_errno(), '')\n",
     );
     for attempt in attempts {
-        source += &format!(
-            "try:\n    {attempt}\n    print('done')\nexcept OSError as e: print(e.errno)\nexcept ValueError: print(1)\n"
-        );
+        for line in [
+            "try:",
+            "    ",
+            "    print('done')",
+            "except OSError as e: print(e.errno)",
+            "except ValueError: print(1)",
+        ] {
+            source += line;
+            if line == "    " {
+                source += attempt;
+            }
+            source.push('\n');
+        }
     }
     source
 }
