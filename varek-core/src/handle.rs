@@ -19,7 +19,7 @@ use crate::supervisor::{Key, Message};
 /// A running guest, with its whole tree of processes.
 ///
 /// Its limits hold whether or not anybody waits. Dropping the handle kills the tree, without waiting for
-/// it. It can be waited for (blocking), asked, or awaited: it is a `Future` that any executor can poll,
+/// it, unless it is the last of a [`Sandbox`](crate::Sandbox) that is dropped already: then for the sandbox's end. It can be waited for (blocking), asked, or awaited: it is a `Future` that any executor can poll,
 /// woken by the supervisor, on whose thread the waker is called and must not block. However often its end is asked for, the answer is the same outcome.
 #[must_use = "dropping the handle kills the guest"]
 pub struct Child {

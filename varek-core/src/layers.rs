@@ -176,7 +176,7 @@ fn denial_reports(host: &Host) -> Verdict {
         return Verdict::Enforced(if host.outer_filter {
             "of what the embedder's own seccomp filter lets through".into()
         } else {
-            "every denied call".into()
+            "every denied call but clone3, which libc does without".into()
         });
     }
     let has = if host.user_notification {

@@ -18,7 +18,8 @@ pub const GIB: u64 = 1024 * MIB;
 /// How much a guest may use. `None` leaves a resource unbounded by the policy.
 ///
 /// Memory, CPU share and pids bound the whole tree of processes, through cgroups; file size and open
-/// files bound each process, through setrlimit(2); wall clock and output are bounded by the supervisor.
+/// files bound each process, through setrlimit(2), and a lower hard limit of the embedder stays where it has no
+/// CAP_SYS_RESOURCE; wall clock and output are bounded by the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]

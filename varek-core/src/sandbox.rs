@@ -472,8 +472,8 @@ impl Sandbox {
 
     /// Runs a command to its end.
     ///
-    /// It returns by the deadline of the policy and its grace at the latest. Whatever the guest did is in
-    /// the outcome.
+    /// It returns by the deadline of the policy and its grace at the latest, counted from when the run has a place
+    /// (see [`SandboxBuilder::concurrency`]) and is prepared. Whatever the guest did is in the outcome.
     ///
     /// # Errors
     ///
