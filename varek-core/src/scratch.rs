@@ -314,13 +314,13 @@ impl Drop for Scratch {
 /// What scratch directories are called: this, and the name of the run.
 pub(crate) const PREFIX: &str = "varek-";
 
-/// Removes the scratch directories of this uid that an embedder left in `base` when it was killed, for at
-/// most a second. The caller holds the uid's lock, so that no run of it lives.
-pub(crate) fn remove_left_by(uid: u32, base: &Path) {
+/// Removes the scratch directories of this uid that an embedder left in `base` when it was killed, until the time;
+/// whether none is left. The caller holds the uid's lock, so that no run of it lives.
+pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
     let Ok(entries) = std::fs::read_dir(base) else {
-        return;
+        return true;
     };
-    let until = Instant::now() + Duration::from_secs(1);
+    let mut clean = true;
     for entry in entries.flatten() {
         let name = entry.file_name();
         let ours = name
@@ -331,7 +331,7 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path) {
             continue;
         }
         let Ok(base) = open_place(CWD, base, OFlags::empty()) else {
-            return;
+            return false;
         };
         let Ok(directory) = open_place(base.as_fd(), &name, OFlags::NOFOLLOW) else {
             continue;
@@ -347,9 +347,13 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path) {
             lock: None,
             end: End::Remove { base, name },
         };
-        // What cannot be removed now is tried once more when the value is dropped, and then left.
-        let _ = scratch.remove(until);
+        if !matches!(scratch.remove(until), Ok(true)) {
+            // Left to the next sweep, not tried once more when the value is dropped.
+            scratch.end = End::Nothing;
+            clean = false;
+        }
     }
+    clean
 }
 
 /// Opens a directory as a place at descriptor 3 or above.

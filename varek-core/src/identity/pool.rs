@@ -14,6 +14,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Uid};
 use rustix::io::Errno;
@@ -24,6 +25,9 @@ use crate::host::{IdRange, sys};
 use crate::scratch;
 
 const DIRECTORY: &str = "/run/varek/uids";
+
+/// How long the making of a pool removes what killed embedders left.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// In a lock file while its number is in use; left there by an owner that did not give it back.
 const DIRTY: &[u8] = b"dirty\n";
@@ -153,7 +157,9 @@ impl Shared {
         let Ok(entries) = std::fs::read_dir(&self.path) else {
             return;
         };
-        for entry in entries.flatten() {
+        // What killed guests left may take long to remove, and nobody may wait for all of it.
+        let until = Instant::now() + SWEEP_PATIENCE;
+        for entry in entries.flatten().take_while(|_| Instant::now() < until) {
             let Some(uid) = entry
                 .file_name()
                 .to_str()
@@ -163,8 +169,10 @@ impl Shared {
             };
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Ok(Ok(held)) = self.lock(&mut state.directory, uid) {
-                scratch::remove_left_by(uid, scratch_base);
-                let _ = rustix::fs::unlinkat(&state.directory, uid.to_string(), AtFlags::empty());
+                if scratch::remove_left_by(uid, scratch_base, until) {
+                    let _ =
+                        rustix::fs::unlinkat(&state.directory, uid.to_string(), AtFlags::empty());
+                }
                 let _ = rustix::fs::flock(&held.lock, FlockOperation::Unlock);
             }
         }
