@@ -266,7 +266,7 @@ fn an_embedder_killed_at_any_moment_leaves_no_first_process_running() {
     if sandbox_or_not_run(name, policy(Policy::native())).is_none() {
         return;
     }
-    for round in 0..40 {
+    for round in 0..16 {
         let mut doomed = Doomed::start(name, "embedder");
         for _ in 0..=round % 4 {
             doomed.victim.says("next=");
