@@ -1,6 +1,9 @@
 //! One run from call to outcome: a plain spawn and the sandbox, side by side.
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
-#![expect(clippy::expect_used, reason = "a bench that cannot run has nothing to report")]
+#![expect(
+    clippy::expect_used,
+    reason = "a bench that cannot run has nothing to report"
+)]
 
 use std::time::Duration;
 
@@ -25,11 +28,16 @@ fn tiny(criterion: &mut Criterion) {
 fn python(criterion: &mut Criterion) {
     let sandbox = Sandbox::new(Policy::python()).expect("a sandbox");
     let mut group = criterion.benchmark_group("python3 -I -c 'print(2 + 2)'");
-    group.measurement_time(Duration::from_secs(4)).sample_size(50);
+    group
+        .measurement_time(Duration::from_secs(4))
+        .sample_size(50);
     group.bench_function("std::process::Command::output", |bencher| {
         bencher.iter(|| {
             let mut command = std::process::Command::new("/usr/bin/python3");
-            let output = command.args(["-I", "-c", "print(2 + 2)"]).output().expect("it starts");
+            let output = command
+                .args(["-I", "-c", "print(2 + 2)"])
+                .output()
+                .expect("it starts");
             assert_eq!(output.stdout, b"4\n");
         });
     });
@@ -48,7 +56,9 @@ fn prepare(criterion: &mut Criterion) {
     group.bench_function("Sandbox::new", |bencher| {
         bencher.iter(|| Sandbox::new(Policy::native()).expect("a sandbox"));
     });
-    group.bench_function("Host::probe", |bencher| bencher.iter(varek_core::Host::probe));
+    group.bench_function("Host::probe", |bencher| {
+        bencher.iter(varek_core::Host::probe);
+    });
     group.finish();
 }
 

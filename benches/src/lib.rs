@@ -28,9 +28,18 @@ impl Tiny {
         std::fs::write(&source, "int main(void) { return 0; }\n")?;
         let path = directory.path().join("tiny");
         let mut compiler = Plain::new("cc");
-        compiler.args(["-O2", "-static", "-o"]).arg(&path).arg(&source);
-        ensure!(compiler.status().context("run cc")?.success(), "cc -static failed");
-        Ok(Self { path, _directory: directory })
+        compiler
+            .args(["-O2", "-static", "-o"])
+            .arg(&path)
+            .arg(&source);
+        ensure!(
+            compiler.status().context("run cc")?.success(),
+            "cc -static failed"
+        );
+        Ok(Self {
+            path,
+            _directory: directory,
+        })
     }
 
     /// By `std::process::Command::output`.
@@ -61,5 +70,7 @@ impl Tiny {
 ///
 /// Where the host cannot have the sandbox.
 pub fn native() -> Result<Sandbox> {
-    Ok(Sandbox::new(Policy::native().wall_clock(Duration::from_secs(60)))?)
+    Ok(Sandbox::new(
+        Policy::native().wall_clock(Duration::from_secs(60)),
+    )?)
 }

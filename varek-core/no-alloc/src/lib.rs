@@ -3,8 +3,14 @@
 //! The same source files are compiled here under `#![no_std]` and without `extern crate alloc`: whatever
 //! would allocate, lock or format between clone and exec does not build.
 #![no_std]
-#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-#![expect(dead_code, reason = "nothing is called here; that it compiles is what is shown")]
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+#![expect(
+    dead_code,
+    reason = "nothing is called here; that it compiles is what is shown"
+)]
 
 /// Stands in for `varek_seccomp`: the child only needs the layout of struct sock_filter.
 mod varek_filter {
