@@ -1,6 +1,6 @@
 //! A child that dies between making a descriptor in the shared table and publishing it leaves nothing.
 #![cfg(feature = "test-hooks")]
-#![allow(missing_docs, reason = "a test program")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
 mod support;
 

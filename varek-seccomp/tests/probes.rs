@@ -1,5 +1,5 @@
 //! Refused calls by which libraries find out what there is.
-#![allow(missing_docs, reason = "a test program")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
 use varek_seccomp::{Arch, Decision, Reporting, SeccompData, SyscallPolicy};
 
