@@ -126,6 +126,8 @@ fn enter(setup: &Setup<'_>, step: u32) {
 }
 
 fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
+    // For the steps before the credentials change, which clears it.
+    sys::die_with_parent()?;
     enter(setup, step::GROUPS);
     for procs in setup.groups {
         sys::join_group(*procs)?;
@@ -165,9 +167,10 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
         sys::setresuid(uid)?;
     }
     sys::clear_capabilities()?;
-
-    enter(setup, step::PARENT_DEATH);
     sys::die_with_parent()?;
+
+    // The parent may have died before the signal was set.
+    enter(setup, step::PARENT_DEATH);
     if sys::getppid() != setup.parent {
         return Err(ORPHANED);
     }
