@@ -1,24 +1,30 @@
 //! The guardian: a tiny process beside the embedder that kills the whole tree when the embedder dies.
 //!
-//! The parent-death signal reaches a guest's first process alone. The guardian holds the read end of a
-//! pipe whose write end the embedder has, and the `cgroup.kill` of the embedder's parent group. When
-//! the embedder is gone, however it went, the read ends, the guardian writes `1`, and the kernel kills
-//! every process of every run. Before that it freezes them: a process whose first thread has ended while others run
-//! on takes no signal from the kernel's kill, and then stays where it is, stopped, for the next sweep to kill. There is one for a sandbox; it is a static program of a few dozen
-//! instructions that maps one page, and it is started from a sealed memfd, so nothing has to be installed.
+//! The parent-death signal reaches a guest's first process alone. The guardian holds one end of a socket
+//! pair whose other end the embedder has, and the `cgroup.kill` and `cgroup.freeze` of the embedder's parent
+//! group. When the embedder is gone, however it went, its read ends, it writes `1` to both, and the kernel
+//! kills every process of every run. It freezes them first: a process whose first thread has ended while
+//! others run on takes no signal from the kernel's kill, and then stays where it is, stopped, for the next
+//! sweep to kill.
+//!
+//! There is one for a sandbox. It is a static program of a few dozen instructions that maps one page, and
+//! it is started from a sealed memfd, so nothing has to be installed.
 //!
 //! What gets round it: somebody with the embedder's rights who kills the guardian as well, and a forked
-//! copy of the embedder that never execs, which keeps the pipe open. The next sweep is behind both.
+//! copy of the embedder that never execs, which keeps the socket open. The next sweep is behind both.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::pipe::PipeFlags;
+use rustix::net::SendFlags;
+use rustix::process::{Pid, PidfdFlags};
 
 use crate::sys;
 
@@ -26,7 +32,8 @@ use crate::sys;
 #[derive(Debug)]
 pub(crate) struct Guardian {
     process: Child,
-    lifeline: File,
+    pidfd: OwnedFd,
+    lifeline: UnixStream,
     /// The process that this guards: a forked copy must leave the guardian alone.
     embedder: u32,
 }
@@ -39,19 +46,19 @@ impl Guardian {
     /// Starts a guardian over the group whose open `cgroup.kill` and `cgroup.freeze` these are.
     pub(crate) fn start(kill: OwnedFd, freeze: OwnedFd) -> io::Result<Self> {
         let image = image_file()?;
-        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let (read, lifeline) = UnixStream::pair()?;
         let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
         command
             .arg0("varek-guardian")
             .env_clear()
             .current_dir("/")
-            .stdin(read)
+            .stdin(OwnedFd::from(read))
             .stdout(kill)
             .stderr(freeze)
             // Out of reach of what a terminal sends to the embedder's group.
             .process_group(0);
         let mut tries = 0;
-        let process = loop {
+        let mut process = loop {
             match command.spawn() {
                 // A process that another thread has forked, and that is on its way to its exec, has the descriptor
                 // that the image was written through.
@@ -62,9 +69,22 @@ impl Guardian {
                 process => break process?,
             }
         };
+        // The guardian's end of the lifeline is its own alone.
+        drop(command);
+        let pidfd = Pid::from_child(&process);
+        let pidfd = match rustix::process::pidfd_open(pidfd, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                // It kills a group in which nothing runs yet, and ends.
+                drop(lifeline);
+                let _ = process.wait();
+                return Err(error.into());
+            }
+        };
         Ok(Self {
             process,
-            lifeline: File::from(write),
+            pidfd,
+            lifeline,
             embedder: std::process::id(),
         })
     }
@@ -76,9 +96,17 @@ impl Drop for Guardian {
         if self.embedder != std::process::id() {
             return;
         }
-        // It may be gone already, and an embedder that reaps everything may have its status.
-        let _ = self.lifeline.write_all(b"q");
-        let _ = self.process.wait();
+        // It may be gone already: no signal then, whatever thread this is.
+        let _ = rustix::net::send(&self.lifeline, b"q", SendFlags::NOSIGNAL);
+        // By the pidfd: a thread of the embedder that reaps everything may take the status, and a wait for it
+        // would not end.
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let second = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        let _ = poll(&mut fds, Some(&second));
+        let _ = self.process.try_wait();
     }
 }
 
@@ -134,6 +162,8 @@ fn image() -> Vec<u8> {
 mod tests {
     use std::io::Read as _;
 
+    use rustix::pipe::PipeFlags;
+
     use super::*;
 
     /// A guardian whose kill and freeze files are pipes, so that its writes can be seen.
@@ -156,7 +186,7 @@ mod tests {
     fn the_guardian_writes_a_kill_when_the_lifeline_breaks_and_then_exits() {
         let (mut guardian, files) = guarded();
         // The only write end goes, as with the embedder's death.
-        guardian.lifeline = File::open("/dev/null").unwrap();
+        guardian.lifeline = UnixStream::pair().unwrap().0;
         assert_eq!(written(files), ["1", "1"]);
         assert!(guardian.process.wait().unwrap().success());
     }

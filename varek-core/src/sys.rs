@@ -266,7 +266,8 @@ const GUARDIAN_SIZE: usize = 192;
 
 /// The guardian's program. It never runs in this process: its bytes become a program of its own.
 ///
-/// It closes every descriptor but 0, 1 and 2, reads a byte from 0, and if there is none because the last
+/// It closes every descriptor but 0, 1 and 2, blocks every signal, so that what is sent to all processes of
+/// a service does not end it before the embedder, reads a byte from 0, and if there is none because the last
 /// writer is gone, writes `1` to 2 and then to 1.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
@@ -277,6 +278,12 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "mov edi, 3",
         "mov esi, -1",
         "xor edx, edx",
+        "syscall",
+        "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, all, NULL, 8)
+        "mov edi, 2",
+        "lea rsi, [rip + 7f]",
+        "xor edx, edx",
+        "mov r10d, 8",
         "syscall",
         "mov eax, 157", // prctl(PR_SET_NAME, "varek-guardian")
         "mov edi, 15",
@@ -309,6 +316,8 @@ unsafe extern "C" fn guardian_entry() -> ! {
         ".ascii \"1\"",
         "6:",
         ".asciz \"varek-guardian\"",
+        "7:",
+        ".byte 255, 255, 255, 255, 255, 255, 255, 255",
         ".skip {size} - (. - 2b)",
         size = const GUARDIAN_SIZE,
     )
@@ -316,7 +325,8 @@ unsafe extern "C" fn guardian_entry() -> ! {
 
 /// The guardian's program. It never runs in this process: its bytes become a program of its own.
 ///
-/// It closes every descriptor but 0, 1 and 2, reads a byte from 0, and if there is none because the last
+/// It closes every descriptor but 0, 1 and 2, blocks every signal, so that what is sent to all processes of
+/// a service does not end it before the embedder, reads a byte from 0, and if there is none because the last
 /// writer is gone, writes `1` to 2 and then to 1.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
@@ -327,6 +337,12 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "mov x0, #3",
         "mov w1, #-1",
         "mov x2, #0",
+        "svc #0",
+        "mov x8, #135", // rt_sigprocmask(SIG_SETMASK, all, NULL, 8)
+        "mov x0, #2",
+        "adr x1, 7f",
+        "mov x2, #0",
+        "mov x3, #8",
         "svc #0",
         "mov x8, #167", // prctl(PR_SET_NAME, "varek-guardian")
         "mov x0, #15",
@@ -358,6 +374,8 @@ unsafe extern "C" fn guardian_entry() -> ! {
         ".ascii \"1\"",
         "6:",
         ".asciz \"varek-guardian\"",
+        "7:",
+        ".byte 255, 255, 255, 255, 255, 255, 255, 255",
         ".skip {size} - (. - 2b)",
         size = const GUARDIAN_SIZE,
     )
