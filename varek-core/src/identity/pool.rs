@@ -9,9 +9,11 @@
 //! Embedders see each other where they share `/run`. Containers with a `/run` of their own that share
 //! the user namespace of the host need ranges that differ.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,7 +31,8 @@ const DIRECTORY: &str = "/run/varek/uids";
 /// How long the making of a pool removes what killed embedders left.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(1);
 
-/// In a lock file while its number is in use; left there by an owner that did not give it back.
+/// In a lock file while its number is in use, with the directory of the scratch directories behind it; left there
+/// by an owner that did not give it back.
 const DIRTY: &[u8] = b"dirty\n";
 
 /// The uids of a `Sandbox`.
@@ -42,6 +45,8 @@ pub(crate) struct UidPool {
 struct Shared {
     range: UidRange,
     makes_objects: bool,
+    /// Where guests of this pool have their scratch directories.
+    scratch_base: PathBuf,
     path: PathBuf,
     /// The process that made the pool; a forked copy must neither take nor give back.
     process: u32,
@@ -79,6 +84,8 @@ enum Refusal {
     Processes,
     /// SysV IPC objects of that uid cannot be removed.
     Objects,
+    /// Scratch directories of a killed embedder's guests cannot be removed, or not in the time that there is.
+    Files,
 }
 
 impl UidPool {
@@ -120,11 +127,12 @@ impl UidPool {
         let shared = Shared {
             range,
             makes_objects,
+            scratch_base: scratch_base.to_owned(),
             path: path.to_owned(),
             process: std::process::id(),
             state: Mutex::new(state),
         };
-        shared.sweep(scratch_base);
+        shared.sweep();
         Ok(Self {
             shared: Arc::new(shared),
         })
@@ -153,7 +161,7 @@ impl UidPool {
 impl Shared {
     /// Removes the files of embedders that were killed, where no process of the number is left, and the
     /// scratch directories of their guests. What cannot be looked at or removed stays, as it would without.
-    fn sweep(&self, scratch_base: &Path) {
+    fn sweep(&self) {
         let Ok(entries) = std::fs::read_dir(&self.path) else {
             return;
         };
@@ -169,10 +177,7 @@ impl Shared {
             };
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Ok(Ok(held)) = self.lock(&mut state.directory, uid) {
-                if scratch::remove_left_by(uid, scratch_base, until) {
-                    let _ =
-                        rustix::fs::unlinkat(&state.directory, uid.to_string(), AtFlags::empty());
-                }
+                let _ = rustix::fs::unlinkat(&state.directory, uid.to_string(), AtFlags::empty());
                 let _ = rustix::fs::flock(&held.lock, FlockOperation::Unlock);
             }
         }
@@ -182,7 +187,7 @@ impl Shared {
     /// all try the same ones.
     fn find(&self, state: &mut State) -> Result<Held, Error> {
         let UidRange { first, count } = self.range;
-        let (mut locked, mut busy, mut objects) = (0_u32, 0_u32, 0_u32);
+        let (mut locked, mut busy, mut objects, mut files) = (0_u32, 0_u32, 0_u32, 0_u32);
         let start = RandomState::new().build_hasher().finish();
         for step in 0..u64::from(count) {
             let offset = (start.wrapping_add(step)) % u64::from(count);
@@ -192,13 +197,14 @@ impl Shared {
                 Err(Refusal::Locked) => locked += 1,
                 Err(Refusal::Processes) => busy += 1,
                 Err(Refusal::Objects) => objects += 1,
+                Err(Refusal::Files) => files += 1,
             }
         }
         let (own, mut reason) = (state.taken, String::new());
         let _ = write!(
             reason,
             "{own} in use by this sandbox, {} by others, {busy} have processes of another origin, {objects} have \
-             SysV IPC objects that cannot be removed; wait for a run, or give identity.own a larger range",
+             SysV IPC objects and {files} scratch directories that cannot be removed; wait for a run, or give identity.own a larger range",
             locked.saturating_sub(own)
         );
         Err(exhausted(self.range, reason))
@@ -235,6 +241,8 @@ impl Shared {
             }
             let refusal = if process_exists(uid) {
                 Some(Refusal::Processes)
+            } else if own.st_size > 0 && !nothing_left(&lock, uid) {
+                Some(Refusal::Files)
             } else if remove_objects(uid) {
                 None
             } else {
@@ -249,7 +257,10 @@ impl Shared {
                 let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
                 return Ok(Err(refusal));
             }
-            rustix::io::pwrite(&lock, DIRTY, 0)
+            let mut mark = DIRTY.to_vec();
+            mark.extend(self.scratch_base.as_os_str().as_bytes());
+            rustix::fs::ftruncate(&lock, 0)
+                .and_then(|()| rustix::io::pwrite(&lock, &mark, 0))
                 .map_err(|errno| failed("mark a uid as used", errno))?;
             return Ok(Ok(Held { uid, lock }));
         }
@@ -321,6 +332,22 @@ fn exhausted(range: UidRange, reason: String) -> Error {
         count: range.count,
         reason,
     }
+}
+
+/// Removes the scratch directories that the last owner of this lock left when it was killed; whether none is
+/// left. The file says where they were.
+fn nothing_left(lock: &OwnedFd, uid: u32) -> bool {
+    let mut mark = [0; 4096 + DIRTY.len()];
+    let Ok(length) = rustix::io::pread(lock, &mut mark, 0) else {
+        return false;
+    };
+    let base = mark
+        .get(..length)
+        .and_then(|mark| mark.strip_prefix(DIRTY))
+        .unwrap_or_default();
+    let base = Path::new(OsStr::from_bytes(base));
+    let until = Instant::now() + SWEEP_PATIENCE;
+    base.as_os_str().is_empty() || scratch::remove_left_by(uid, base, until)
 }
 
 /// Whether any process of this pid namespace has the real uid: one system call, which finds no process

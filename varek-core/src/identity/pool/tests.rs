@@ -100,7 +100,7 @@ fn a_retired_number_stays_locked_and_marked() {
     assert!(pool.take().is_err());
     drop(pool);
     assert_eq!(names(&path), std::slice::from_ref(&name));
-    assert_eq!(fs::read(path.join(name)).unwrap(), DIRTY);
+    assert!(fs::read(path.join(name)).unwrap().starts_with(DIRTY));
     assert!(
         UidPool::in_directory(range(4, 1), true, &path, &path)
             .unwrap()
@@ -122,6 +122,35 @@ fn a_number_left_dirty_is_taken_once_nothing_of_it_is_left() {
         .unwrap_err()
         .raw_os_error();
     assert_eq!(gone, Some(libc::EINVAL));
+}
+
+#[test]
+fn the_scratch_of_a_killed_embedder_goes_wherever_it_was() {
+    let Some((top, path)) = place() else { return };
+    let base = top.path().join("elsewhere");
+    let uid = range(7, 1).first;
+    let [left, other] = [7_u32, 8].map(|run| base.join(format!("varek-{run:032x}")));
+    for (directory, owner) in [(&left, uid), (&other, uid + 1)] {
+        fs::create_dir_all(directory).unwrap();
+        fs::write(directory.join("file"), "text").unwrap();
+        std::os::unix::fs::chown(directory, Some(owner), None).unwrap();
+    }
+    // Somebody else's, so that the directory of the locks stays.
+    let other_pool = UidPool::in_directory(range(10, 1), true, &path, &path).unwrap();
+    let _other_lease = other_pool.take().unwrap();
+    // What its pool wrote: the mark, and where its guests had their directories.
+    let first = UidPool::in_directory(range(7, 1), true, &path, &base).unwrap();
+    let lease = first.take().unwrap();
+    let lock = path.join(uid.to_string());
+    let mark = fs::read(&lock).unwrap();
+    drop(lease);
+    drop(first);
+    fs::write(&lock, mark).unwrap();
+    // The next pool has its own somewhere else.
+    drop(UidPool::in_directory(range(7, 1), true, &path, &path).unwrap());
+    assert!(!left.exists());
+    assert!(other.exists());
+    assert!(!lock.exists());
 }
 
 #[test]
