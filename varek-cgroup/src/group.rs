@@ -14,7 +14,7 @@ use crate::dir::{self, Dir};
 use crate::error::Error;
 use crate::layout::Controller;
 use crate::limits::Limits;
-use crate::parse::{self, keyed, number_or_max};
+use crate::parse;
 use crate::subtree::Inner;
 use crate::sweep;
 
@@ -237,57 +237,6 @@ impl Group {
     /// [`Group::counters`] before believing it.
     pub fn oom(&self) -> Option<BorrowedFd<'_>> {
         self.oom.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Version 1: lets what meets the memory limit wait instead of having the kernel kill one process of the
-    /// group, so that whoever watches [`Group::oom`] can kill all of it, as `memory.oom.group` does on unified hosts.
-    /// Whether the group now waits: `false` on unified hosts, without the memory controller, and where nothing
-    /// could be watched.
-    ///
-    /// Whoever calls this must watch: nothing else ends the wait, but a kill. Only memory that the group touches
-    /// waits; what the kernel needs on its behalf is refused with ENOMEM
-    /// (Documentation/admin-guide/cgroup-v1/memory.rst, section 10).
-    ///
-    /// # Errors
-    /// [`Error::Io`], [`Error::NotKept`] where the kernel does not keep it.
-    pub fn wait_at_limit(&self) -> Result<bool, Error> {
-        let Some((memory, false)) = self.places().of(Controller::Memory) else {
-            return Ok(false);
-        };
-        if self.oom.is_none() {
-            return Ok(false);
-        }
-        memory.write("memory.oom_control", "1")?;
-        let kept = memory.read("memory.oom_control")?;
-        if keyed(&kept, "oom_kill_disable") == Some(1) {
-            return Ok(true);
-        }
-        Err(Error::NotKept {
-            path: memory.path().join("memory.oom_control"),
-            asked: "1".into(),
-            found: kept,
-        })
-    }
-
-    /// Whether the group waits at its own memory limit, after [`Group::wait_at_limit`]. A group above that is out of
-    /// memory shows in the same file: the group's own usage must be at its limit too, but for what the kernel
-    /// counts in batches.
-    ///
-    /// # Errors
-    /// [`Error::Io`] where the group was removed.
-    pub fn waits_at_limit(&self) -> Result<bool, Error> {
-        const BATCH: u64 = 1024 * 1024;
-        let (Some((memory, false)), Some(limit)) =
-            (self.places().of(Controller::Memory), self.limits.memory)
-        else {
-            return Ok(false);
-        };
-        let control = memory.read("memory.oom_control")?;
-        if keyed(&control, "under_oom") != Some(1) {
-            return Ok(false);
-        }
-        let used = number_or_max(&memory.read("memory.usage_in_bytes")?);
-        Ok(used.is_some_and(|used| used.saturating_add(BATCH.min(limit / 8)) >= limit))
     }
 
     /// Puts the CPU quota of the limits in force, and reads it back. Without one it does nothing.

@@ -147,31 +147,6 @@ fn memory_over_the_limit_ends_in_an_oom_with_two_facts() {
 }
 
 #[test]
-fn a_group_that_waits_at_its_limit_loses_no_process_until_it_is_killed() {
-    let test = "a_group_that_waits_at_its_limit_loses_no_process_until_it_is_killed";
-    let Some(subtree) = prepared(test, &[Controller::Memory], &Limits::default()) else {
-        return;
-    };
-    let limits = Limits {
-        memory: Some(24 * MIB),
-        ..Limits::default()
-    };
-    let group = subtree.create("run", &limits).unwrap();
-    if !group.wait_at_limit().unwrap() {
-        return common::without_subject(test, "the kernel kills whole groups here");
-    }
-    assert!(!group.waits_at_limit().unwrap());
-    let mut child = shell(&group, "head -c 200m /dev/zero | tail -n 1 > /dev/null");
-    assert!(ready(group.oom().unwrap(), BOUND));
-    until("the group waits", || group.waits_at_limit().unwrap());
-    assert_eq!(group.counters().unwrap().oom_kill, 0);
-    assert!(child.try_wait().unwrap().is_none());
-    group.kill().unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(9));
-    finish(&group);
-}
-
-#[test]
 fn a_cpu_quota_holds_from_apply_cpu_on_and_shows_as_throttling() {
     let test = "a_cpu_quota_holds_from_apply_cpu_on_and_shows_as_throttling";
     let Some(subtree) = prepared(test, &[Controller::Cpu], &Limits::default()) else {

@@ -23,8 +23,6 @@ pub(crate) struct Kit {
     pub(crate) ruleset: Option<OwnedFd>,
     pub(crate) scratch: Scratch,
     pub(crate) group: Group,
-    /// The kernel lets the group wait at its memory limit, for the supervisor to kill it.
-    pub(crate) waits_at_limit: bool,
     pub(crate) lease: Option<Lease>,
 }
 
@@ -43,14 +41,11 @@ impl Kit {
         let group = sealed
             .subtree
             .create(&run.to_string(), &sealed.group_limits)?;
-        // Else the supervisor would race with the guest to kill what the kernel left of it.
-        let waits_at_limit = group.wait_at_limit()?;
         Ok(Self {
             run,
             ruleset,
             scratch,
             group,
-            waits_at_limit,
             lease,
         })
     }

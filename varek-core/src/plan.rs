@@ -68,7 +68,6 @@ pub(crate) struct RunPlan {
     pub(crate) run: RunId,
     pub(crate) report: Arc<Report>,
     pub(crate) group: Group,
-    pub(crate) waits_at_limit: bool,
     /// Until it is handed over for its removal.
     pub(crate) scratch: Option<Scratch>,
     pub(crate) scratch_path: PathBuf,
@@ -114,7 +113,6 @@ pub(crate) fn prepare(
         ruleset,
         scratch,
         group,
-        waits_at_limit,
         lease,
     } = kits.take(sealed)?;
     let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
@@ -176,7 +174,6 @@ pub(crate) fn prepare(
         run,
         report: child.report.clone(),
         group,
-        waits_at_limit,
         scratch_path: scratch.path().to_owned(),
         scratch: Some(scratch),
         lease,

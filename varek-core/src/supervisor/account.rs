@@ -38,8 +38,6 @@ pub(super) struct Evidence<'a> {
     /// What VAREK killed the tree for, if it did so before it saw the first process end.
     pub(super) decided: Option<&'a Cause>,
     pub(super) counters: Option<&'a Counters>,
-    /// The kernel does not kill at the group's own memory limit.
-    pub(super) waits_at_limit: bool,
     /// CPU time of the tree.
     pub(super) cpu: Duration,
     pub(super) cpu_limit: Option<Duration>,
@@ -48,8 +46,7 @@ pub(super) struct Evidence<'a> {
 impl Evidence<'_> {
     /// The memory cause, where the OOM killer acted in the run's group.
     fn out_of_memory(&self) -> Option<Cause> {
-        self.counters
-            .and_then(|counters| memory_cause(counters, self.waits_at_limit))
+        self.counters.and_then(memory_cause)
     }
 
     pub(super) fn termination(&self) -> Termination {
@@ -88,12 +85,10 @@ impl Evidence<'_> {
 }
 
 /// The memory cause that the counters prove, if they prove one.
-pub(super) fn memory_cause(counters: &Counters, waits_at_limit: bool) -> Option<Cause> {
+pub(super) fn memory_cause(counters: &Counters) -> Option<Cause> {
     match (counters.oom_kill, counters.memory_limit_reached) {
         (0, _) => None,
         (_, 0) => Some(Cause::HostOutOfMemory),
-        // At its own limit the group waits, so that whoever killed did it for a limit above.
-        _ if waits_at_limit => Some(Cause::HostOutOfMemory),
         _ => Some(Cause::OutOfMemory),
     }
 }
@@ -101,13 +96,12 @@ pub(super) fn memory_cause(counters: &Counters, waits_at_limit: bool) -> Option<
 /// The limits of the groups that the counters prove to have been met.
 pub(super) fn limits_hit(
     counters: &Counters,
-    waits_at_limit: bool,
     limits: &GroupLimits,
     usage: &Usage,
 ) -> Vec<LimitHit> {
     let mut hits = Vec::new();
     if counters.oom_kill > 0 {
-        let own = memory_cause(counters, waits_at_limit) == Some(Cause::OutOfMemory);
+        let own = memory_cause(counters) == Some(Cause::OutOfMemory);
         hits.push(LimitHit {
             resource: Resource::Memory,
             limit: limits.memory.filter(|_| own),

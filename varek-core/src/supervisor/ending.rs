@@ -60,12 +60,7 @@ impl Run {
             }
         };
         if let Some(counters) = &counters {
-            for hit in account::limits_hit(
-                counters,
-                self.plan.waits_at_limit,
-                self.plan.group.limits(),
-                &usage,
-            ) {
+            for hit in account::limits_hit(counters, self.plan.group.limits(), &usage) {
                 self.emit(EventKind::LimitHit(hit), sealed);
             }
         }
@@ -86,7 +81,6 @@ impl Run {
             exit: self.exit,
             decided: self.decided.as_ref(),
             counters: counters.as_ref(),
-            waits_at_limit: self.plan.waits_at_limit,
             cpu: usage.cpu_user + usage.cpu_system,
             cpu_limit: sealed.policy.limits.cpu_time,
         };

@@ -369,14 +369,6 @@ impl Run {
                 count: self.cpu_time().map(micros)?,
                 evidence: "cpu.stat: user_usec + system_usec".into(),
             },
-            // On unified hosts, and for want of memory above, the counters tell at the end.
-            Cause::OutOfMemory if self.plan.waits_at_limit => LimitHit {
-                resource: Resource::Memory,
-                limit: self.plan.group.limits().memory,
-                count: 1,
-                evidence: "memory.oom_control under_oom, with memory.usage_in_bytes at the limit"
-                    .into(),
-            },
             Cause::OutputLimit => LimitHit {
                 resource: Resource::Output,
                 limit: Some(limits.output),
@@ -476,22 +468,16 @@ impl Run {
         }
     }
 
-    /// The v1 memory controller has no kill of the group: it lets the group wait at its limit, and VAREK kills
-    /// it. What the kernel kills all the same is for want of memory above the group.
+    /// The v1 memory controller kills one process where v2 kills the group: VAREK does the rest.
     fn on_oom(&mut self, checks: u32, sealed: &Sealed) {
         self.oom_check = None;
         if !matches!(self.stage, Stage::Alive) {
             // The counters were read when the tree was dead. The removal of the group is a notice too.
             return;
         }
-        match self.plan.group.waits_at_limit() {
-            Ok(true) => return self.end(Cause::OutOfMemory, sealed),
-            Ok(false) => {}
-            Err(error) => self.fault("see whether the group is out of memory", &error, sealed),
-        }
         match self.plan.group.counters() {
             Ok(counters) => {
-                if let Some(cause) = account::memory_cause(&counters, self.plan.waits_at_limit) {
+                if let Some(cause) = account::memory_cause(&counters) {
                     if !self.watchdog.dying() {
                         self.end(cause, sealed);
                     }
