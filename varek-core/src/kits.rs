@@ -5,6 +5,7 @@
 //! own. Every kit is used once.
 
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -136,22 +137,24 @@ impl Kits {
             }
             state.making = true;
             drop(state);
-            let made = Kit::make(sealed);
+            let made = catch_unwind(AssertUnwindSafe(|| Kit::make(sealed)));
             state = self.state();
             state.making = false;
             // Before this thread waits itself: somebody may wait for what was being made.
             self.changed.notify_all();
             match made {
-                Ok(kit) if !state.closed => state.ready.push(kit),
-                Ok(kit) => drop(kit),
+                // Runs make their own from here on, and whoever waits has been woken.
+                Err(_) => return,
+                Ok(Ok(kit)) if !state.closed => state.ready.push(kit),
+                Ok(Ok(kit)) => drop(kit),
                 // A run that finds no kit makes its own, and says what is wrong: until then, do not insist.
-                Err(_) if !state.closed => {
+                Ok(Err(_)) if !state.closed => {
                     state = self
                         .changed
                         .wait(state)
                         .unwrap_or_else(PoisonError::into_inner);
                 }
-                Err(_) => {}
+                Ok(Err(_)) => {}
             }
         }
     }

@@ -108,12 +108,13 @@ pub(crate) fn prepare(
         None
     };
 
+    // Where this fails the last is dropped first: the uid goes back when nothing of it is left.
     let Kit {
+        lease,
         run,
         ruleset,
-        scratch,
         group,
-        lease,
+        scratch,
     } = kits.take(sealed)?;
     let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
     let scratch = match &command.scratch {
