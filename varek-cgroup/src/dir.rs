@@ -45,6 +45,10 @@ impl Dir {
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
+            // Not the permissions of this directory: they would allow it.
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) if self.writable().is_ok() => {
+                Err(Error::barred("create", &self.path.join(name), errno.into()))
+            }
             Err(errno) => Err(Error::io("create", &self.path.join(name), errno.into())),
         }
     }

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::Controller;
 
-/// The two ways to get a subtree that this library may use, as said in every error of permission.
-const DELEGATION: &str = "start the program with `systemd-run --user --scope -p Delegate=yes ...`, in a unit that has \
-     Delegate=yes, or as root with scripts/with-cgroup.sh";
+/// The ways to get a group that this library may make groups in, as said in every error of permission: what to do
+/// where the own group belongs to somebody else.
+pub const DELEGATION: &str = "start the program with `systemd-run --user --scope -p Delegate=yes COMMAND`, or in a \
+     unit that has `Delegate=yes`; without systemd let root start it with scripts/with-cgroup.sh";
 
 /// An operation on control groups that could not be done.
 ///
@@ -22,6 +23,19 @@ pub enum Error {
     UnsupportedTarget {
         /// The operating system that the crate was compiled for.
         target: &'static str,
+    },
+
+    /// /proc does not say where this process is: it is not mounted, or this process may not read it.
+    #[error(
+        "asked for the control group of this process; {} cannot be read ({source}); mount it \
+         (`mount -t proc proc /proc`)",
+        path.display()
+    )]
+    NoProc {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
     },
 
     /// No cgroup2 file system is mounted, or this process has no place in one.
@@ -88,7 +102,7 @@ pub enum Error {
     },
 
     /// This process may not make or change groups where it is.
-    #[error("asked to {operation} {}; this user may not; {DELEGATION}", path.display())]
+    #[error("asked to {operation} {}; this user may not ({source}); {DELEGATION}", path.display())]
     NotDelegated {
         /// What was tried.
         operation: &'static str,
@@ -109,6 +123,18 @@ pub enum Error {
         operation: &'static str,
         /// The file or directory.
         path: PathBuf,
+    },
+
+    /// The permissions of the directory would allow it, and something else refuses it: a security module, which
+    /// answers EACCES, or a seccomp filter around this process, which answers EPERM.
+    #[error("asked to {operation} {}; its permissions allow it, and {}", path.display(), barrier(source))]
+    Barred {
+        /// What was tried.
+        operation: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The answer.
+        source: io::Error,
     },
 
     /// The own group holds processes that stop it from having children with controllers, and they cannot
@@ -241,11 +267,76 @@ impl Error {
         }
     }
 
+    pub(crate) fn barred(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Barred {
+            operation,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
     pub(crate) fn malformed(path: &Path, reason: &'static str, text: &str) -> Self {
         Self::Malformed {
             path: path.to_owned(),
             reason,
             text: text.chars().take(128).collect(),
+        }
+    }
+}
+
+/// Who refuses what the permissions allow, and what to do.
+fn barrier(source: &io::Error) -> String {
+    /// EPERM of every Linux.
+    const EPERM: i32 = 1;
+    if source.raw_os_error() == Some(EPERM) {
+        format!(
+            "a seccomp filter around this program refuses it ({source}); allow the call in the seccomp profile of \
+             the container or service"
+        )
+    } else {
+        format!(
+            "a security module refuses it ({source}): SELinux, AppArmor, or a Landlock domain that this program is \
+             in; allow it in the policy of that module (the kernel's log names it), or run outside of it"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_refusal_has_a_text_and_a_remedy_of_its_own() {
+        let path = Path::new("/sys/fs/cgroup/own");
+        let refusal = |errno| {
+            Error::io(
+                "create groups in",
+                path,
+                io::Error::from_raw_os_error(errno),
+            )
+        };
+        let barred = |errno| Error::barred("create", path, io::Error::from_raw_os_error(errno));
+        for (error, words) in [
+            (refusal(30), ["mounted read-only", "mount it read-write"]),
+            (
+                refusal(13),
+                [
+                    "this user may not",
+                    "systemd-run --user --scope -p Delegate=yes COMMAND",
+                ],
+            ),
+            (
+                refusal(13),
+                ["this user may not", "unit that has `Delegate=yes`"],
+            ),
+            (refusal(1), ["this user may not", "scripts/with-cgroup.sh"]),
+            (barred(1), ["seccomp filter", "seccomp profile"]),
+            (barred(13), ["security module", "policy of that module"]),
+        ] {
+            let text = error.to_string();
+            for word in words {
+                assert!(text.contains(word), "{word}: {text}");
+            }
         }
     }
 }

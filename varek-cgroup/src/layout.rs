@@ -145,15 +145,18 @@ impl Layout {
     /// Reads /proc/self/cgroup, /proc/self/mountinfo and `cgroup.controllers` of this process's groups.
     ///
     /// # Errors
-    /// [`Error::UnsupportedTarget`] off Linux, [`Error::NoUnifiedMount`], [`Error::OwnGroupHidden`], or
-    /// [`Error::Io`] where /proc is not readable.
+    /// [`Error::UnsupportedTarget`] off Linux, [`Error::NoProc`], [`Error::NoUnifiedMount`],
+    /// [`Error::OwnGroupHidden`], or [`Error::Io`] where a file of the own group is not readable.
     pub fn probe() -> Result<Self, Error> {
         #[cfg(target_os = "linux")]
         {
             let read = |path: &str| {
                 std::fs::read(path)
                     .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-                    .map_err(|source| Error::io("read", Path::new(path), source))
+                    .map_err(|source| Error::NoProc {
+                        path: path.into(),
+                        source,
+                    })
             };
             let mut layout =
                 Self::parse(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)?;

@@ -52,6 +52,8 @@ mod parse;
 mod usage;
 
 #[cfg(target_os = "linux")]
+mod access;
+#[cfg(target_os = "linux")]
 mod bounds;
 #[cfg(target_os = "linux")]
 mod controllers;
@@ -68,7 +70,7 @@ mod subtree;
 #[cfg(target_os = "linux")]
 mod sweep;
 
-pub use error::Error;
+pub use error::{DELEGATION, Error};
 #[cfg(target_os = "linux")]
 pub use group::{Group, Removal, Unenforced};
 pub use layout::{Controller, Hierarchy, Layout};
