@@ -1,7 +1,8 @@
 //! The workspace's own commands, started as `cargo xtask COMMAND`.
 //!
 //! `setup` looks for what the workspace needs and installs what is missing, `demo` shows the
-//! sandbox at work, `test` and `lint` are the two gates of CI, and `bench` measures. This program
+//! sandbox at work, `test` and `lint` are the two gates of CI, `vm` runs the tests on other kernels,
+//! and `bench` measures. This program
 //! itself needs only a Rust toolchain and a linker, so that it starts on a fresh machine.
 
 mod demo;
@@ -11,6 +12,7 @@ mod process;
 mod setup;
 mod test;
 mod ui;
+mod vm;
 mod workspace;
 
 use std::ffi::OsString;
@@ -42,6 +44,30 @@ enum Cmd {
     /// Run every test of the workspace, doc tests included, and sum up.
     Test {
         /// Make a test that this host cannot run a failure (VAREK_TEST_REQUIRE=all).
+        #[arg(long)]
+        require_all: bool,
+        /// Test these packages only, not the whole workspace.
+        #[arg(short, long = "package", value_name = "PACKAGE")]
+        packages: Vec<String>,
+        /// Arguments of the test programs: a part of a test's name, --nocapture, ...
+        #[arg(last = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
+    /// Run the tests on other kernels, in virtual machines.
+    Vm {
+        /// The kernel's version: 6.1 (which is the default) or 6.12.
+        #[arg(long)]
+        kernel: Option<String>,
+        /// As uid 1000 in a delegated group, instead of root.
+        #[arg(long)]
+        user: bool,
+        /// A row by its name; may be repeated.
+        #[arg(long = "row", value_name = "NAME")]
+        rows: Vec<String>,
+        /// Print the names of all rows and do nothing else.
+        #[arg(long)]
+        list: bool,
+        /// Make a test that a row cannot run a failure (VAREK_TEST_REQUIRE=all).
         #[arg(long)]
         require_all: bool,
         /// Test these packages only, not the whole workspace.
@@ -86,6 +112,28 @@ fn dispatch(command: Cmd) -> Result<ExitCode> {
                 require_all,
                 packages,
                 args,
+            },
+        ),
+        Cmd::Vm {
+            kernel,
+            user,
+            rows,
+            list,
+            require_all,
+            packages,
+            args,
+        } => vm::command(
+            &workspace,
+            &vm::Request {
+                kernel,
+                user,
+                rows,
+                list,
+                selection: test::Selection {
+                    require_all,
+                    packages,
+                    args,
+                },
             },
         ),
         Cmd::Lint => lint::command(&workspace),

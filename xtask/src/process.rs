@@ -46,7 +46,8 @@ pub(crate) fn shown(command: &Command) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn quoted(word: &OsStr) -> String {
+/// A word as a POSIX shell takes it.
+pub(crate) fn quoted(word: &OsStr) -> String {
     let word = word.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -61,6 +62,13 @@ pub(crate) fn look_up(name: &str, search_path: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(search_path)
         .map(|directory| directory.join(name))
         .find(|candidate| is_program(candidate))
+}
+
+/// The program of that name in the caller's own search path, or where administrators' programs are,
+/// which is not in every user's path.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    look_up(name, &path).or_else(|| look_up(name, OsStr::new("/usr/sbin:/sbin")))
 }
 
 /// Whether the caller's own search path holds a program of that name.

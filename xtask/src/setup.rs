@@ -13,7 +13,8 @@ use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 
-use self::needs::{NEEDS, Need, OPTIONAL, Probe};
+use self::needs::{FILE_SERVER, MACHINES, NEEDS, Need, OPTIONAL, Probe};
+pub(crate) use self::needs::{QEMU, virtiofsd};
 use self::packages::{Manager, Privilege};
 use crate::groups::Groups;
 use crate::workspace::Workspace;
@@ -43,14 +44,25 @@ pub(crate) fn command(workspace: &Workspace) -> Result<ExitCode> {
 
 /// Makes sure that everything that the workspace needs is there, or fails and names what is not.
 pub(crate) fn ensure(workspace: &Workspace) -> Result<()> {
+    meet(workspace, NEEDS, "the workspace needs")
+}
+
+/// Makes sure that a virtual machine can be run. Nothing but the tests in machines needs this.
+pub(crate) fn ensure_vm(workspace: &Workspace) -> Result<()> {
+    meet(workspace, MACHINES, "virtual machines need")?;
+    // Only now, since the package is asked for where qemu's own does not bring it.
+    meet(workspace, FILE_SERVER, "virtual machines share files with")
+}
+
+fn meet(workspace: &Workspace, needs: &[Need], what: &str) -> Result<()> {
     let scratch = workspace.target.join("xtask-setup");
     fs::create_dir_all(&scratch)
         .with_context(|| format!("cannot create the directory {}", scratch.display()))?;
     let probe = Probe { scratch };
 
-    let missing = probe.missing(NEEDS);
+    let missing = probe.missing(needs);
     if missing.is_empty() {
-        ui::say("Everything that the workspace needs is installed.");
+        ui::say(&format!("Everything that {what} is installed."));
         return Ok(());
     }
     for (need, reason) in &missing {
@@ -61,9 +73,9 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<()> {
     }
     install(&missing.iter().map(|(need, _)| *need).collect::<Vec<_>>())?;
 
-    let missing = probe.missing(NEEDS);
+    let missing = probe.missing(needs);
     if missing.is_empty() {
-        ui::say("Everything that the workspace needs is now installed.");
+        ui::say(&format!("Everything that {what} is now installed."));
         return Ok(());
     }
     let left = missing
@@ -88,6 +100,14 @@ fn install(missing: &[&Need]) -> Result<()> {
         );
     };
     let packages = needs::packages(missing, manager);
+    if packages.is_empty() {
+        let names: Vec<_> = missing.iter().map(|need| need.name).collect();
+        bail!(
+            "{} cannot be installed from here with {}",
+            names.join(" and "),
+            manager.program()
+        );
+    }
     let by_hand = manager.install(&packages).join(" ");
 
     let status =

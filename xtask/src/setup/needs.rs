@@ -83,6 +83,66 @@ pub(crate) const NEEDS: &[Need] = &[
     },
 ];
 
+/// What virtual machines are run with. Only Debian's packages are named: the kernels are Debian's.
+pub(crate) const MACHINES: &[Need] = &[
+    Need {
+        name: "qemu for x86_64",
+        purpose: "runs the tests on other kernels",
+        packages: [&["qemu-system-x86"], &[], &[], &[], &[]],
+        check: |_| found(QEMU),
+    },
+    Need {
+        name: "a static busybox",
+        purpose: "is what a machine boots into",
+        packages: [&["busybox-static"], &[], &[], &[], &[]],
+        check: |_| static_busybox(),
+    },
+    Need {
+        name: "depmod",
+        purpose: "lists what a kernel's modules depend on",
+        packages: [&["kmod"], &[], &[], &[], &[]],
+        check: |_| found("depmod"),
+    },
+];
+
+/// Part of qemu's packages up to Debian 12, and a package of its own since.
+pub(crate) const FILE_SERVER: &[Need] = &[Need {
+    name: "virtiofsd",
+    purpose: "shows a machine the host's files",
+    packages: [&["virtiofsd"], &[], &[], &[], &[]],
+    check: |_| {
+        virtiofsd()
+            .map(|_| ())
+            .ok_or_else(|| "There is no virtiofsd.".to_owned())
+    },
+}];
+
+/// The program that runs a machine.
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
+
+/// The file server, which distributions keep in different places outside of the search path.
+pub(crate) fn virtiofsd() -> Option<PathBuf> {
+    let places = "/usr/libexec:/usr/lib/qemu:/usr/lib/virtiofsd:/usr/lib:/usr/local/libexec";
+    process::look_up("virtiofsd", OsStr::new(places)).or_else(|| process::find("virtiofsd"))
+}
+
+fn found(name: &str) -> Result<(), String> {
+    process::find(name)
+        .map(|_| ())
+        .ok_or_else(|| format!("There is no {name}."))
+}
+
+/// One that needs no loader, and has what stage 1 and the unpacking of modules use.
+fn static_busybox() -> Result<(), String> {
+    let path = process::find("busybox").ok_or("There is no busybox.")?;
+    let bytes = std::fs::read(&path).map_err(|error| format!("busybox: {error}."))?;
+    let loader = b"/ld-linux";
+    if bytes.windows(loader.len()).any(|window| window == loader) {
+        return Err("The busybox that is installed is not static.".to_owned());
+    }
+    Ok(())
+}
+
 impl Need {
     fn packages(&self, manager: Manager) -> &'static [&'static str] {
         let named = Manager::ALL.into_iter().zip(self.packages);

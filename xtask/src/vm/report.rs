@@ -1,0 +1,242 @@
+//! What came of a row: the output of its test programs and the lines of the guest's own report.
+
+use std::collections::BTreeMap;
+
+use super::programs::Program;
+use crate::test::tally::Tally;
+
+/// The line that the guest prints before each program: `     Running LABEL (PATH)`.
+const RUNNING: &str = "     Running ";
+
+/// What `timeout` exits with when it had to end a program, and when that needed SIGKILL.
+const TIMED_OUT: [i32; 2] = [124, 137];
+/// What a test program exits with when a test failed.
+const TESTS_FAILED: i32 = 101;
+
+/// What the guest says about itself.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// One word or line each: `kernel`, `uid`, `group`, `lsm`, `up`, `end`.
+    values: BTreeMap<String, String>,
+}
+
+impl Facts {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+}
+
+/// A row's result.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) ignored: u64,
+    /// What failed, each in a line.
+    pub(crate) failures: Vec<String>,
+    /// Names and reasons.
+    pub(crate) not_run: BTreeMap<String, String>,
+    pub(crate) facts: Facts,
+    /// What `doctor --json` printed.
+    pub(crate) doctor: Option<String>,
+}
+
+/// Puts a row's result together.
+#[derive(Debug)]
+pub(crate) struct Collector<'p> {
+    programs: &'p [Program],
+    tallies: Vec<Tally>,
+}
+
+impl<'p> Collector<'p> {
+    pub(crate) fn new(programs: &'p [Program]) -> Self {
+        Self {
+            programs,
+            tallies: Vec::new(),
+        }
+    }
+
+    /// Takes the next line of the output. Programs come in the order in which they were given.
+    pub(crate) fn line(&mut self, line: &str) {
+        let next = self.programs.get(self.tallies.len());
+        let begins = |program: &Program| {
+            line.strip_prefix(RUNNING)
+                .and_then(|rest| rest.strip_prefix(&*program.label))
+                .is_some_and(|rest| rest.starts_with(" ("))
+        };
+        if next.is_some_and(begins) {
+            self.tallies.push(Tally::default());
+        } else if let Some(tally) = self.tallies.last_mut() {
+            tally.line(line);
+        }
+    }
+
+    /// Takes the guest's report; `ended` says why the machine did not come to the end by itself.
+    pub(crate) fn finish(self, report: &str, ended: Option<&str>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut exits = BTreeMap::new();
+        for line in report.lines() {
+            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match word {
+                "exit" => exits.extend(exit(rest)),
+                "skip" => outcome.not_run.extend(self.skip(rest)),
+                "doctor" => outcome.doctor = Some(rest.to_owned()),
+                "broken" => outcome.fail(rest.to_owned()),
+                _ => {
+                    let _ = outcome
+                        .facts
+                        .values
+                        .insert(word.to_owned(), rest.to_owned());
+                }
+            }
+        }
+        // Where the machine did not even begin, one sentence says it.
+        let programs = if self.tallies.is_empty() && ended.is_some() {
+            &[]
+        } else {
+            self.programs
+        };
+        for (number, program) in programs.iter().enumerate() {
+            let label = &program.label;
+            let exit = exits.get(&number).copied();
+            let Some(tally) = self.tallies.get(number) else {
+                outcome.fail(format!("{label}: was not started"));
+                continue;
+            };
+            outcome.passed += tally.passed;
+            outcome.failed += tally.failed;
+            outcome.ignored += tally.ignored;
+            let names = tally.failed_names.iter();
+            outcome
+                .failures
+                .extend(names.map(|name| format!("{label}: {name}")));
+            match exit {
+                Some(0) if tally.unreported() == 0 => {}
+                Some(TESTS_FAILED) if tally.failed > 0 => {}
+                Some(status) if TIMED_OUT.contains(&status) => {
+                    outcome.fail(format!("{label}: was ended at its time limit"));
+                }
+                Some(status) => {
+                    outcome.fail(format!("{label}: ended without a result, status {status}"));
+                }
+                None => outcome.fail(format!("{label}: did not end")),
+            }
+        }
+        if let Some(why) = ended {
+            outcome.fail(why.to_owned());
+        }
+        outcome
+    }
+
+    /// `NUMBER not run: NAME: REASON`
+    fn skip(&self, text: &str) -> Option<(String, String)> {
+        let (number, line) = text.split_once(' ')?;
+        let label = &self.programs.get(number.parse::<usize>().ok()?)?.label;
+        let line = line.strip_prefix("not run: ").unwrap_or(line);
+        let (name, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
+        Some((format!("{label}: {name}"), reason.to_owned()))
+    }
+}
+
+/// `NUMBER STATUS`
+fn exit(text: &str) -> Option<(usize, i32)> {
+    let (number, status) = text.split_once(' ')?;
+    Some((number.parse().ok()?, status.parse().ok()?))
+}
+
+impl Outcome {
+    fn fail(&mut self, line: String) {
+        self.failed += 1;
+        self.failures.push(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn programs(labels: &[&str]) -> Vec<Program> {
+        let program = |label: &&str| Program {
+            label: (*label).to_owned(),
+            directory: "/w".into(),
+            path: "/t/x".into(),
+        };
+        labels.iter().map(program).collect()
+    }
+
+    fn outcome(labels: &[&str], output: &str, report: &str, ended: Option<&str>) -> Outcome {
+        let programs = programs(labels);
+        let mut collector = Collector::new(&programs);
+        output.lines().for_each(|line| collector.line(line));
+        collector.finish(report, ended)
+    }
+
+    const PASSED: &str = "running 2 tests\ntest result: ok. 2 passed; 0 failed; 0 ignored;\n";
+
+    #[test]
+    fn programs_are_counted_and_what_failed_is_named_with_its_program() {
+        let output = format!(
+            "     Running a (/t/x)\n{PASSED}     Running b (/t/x)\nrunning 1 test\n\
+             test m::t ... FAILED\ntest result: FAILED. 0 passed; 1 failed; 0 ignored;\n"
+        );
+        let report = "kernel 6.1.0\nexit 0 0\nexit 1 101\nend 9.5\n";
+        let outcome = outcome(&["a", "b"], &output, report, None);
+        assert_eq!((outcome.passed, outcome.failed), (2, 1));
+        assert_eq!(outcome.failures, ["b: m::t"]);
+        assert_eq!(outcome.facts.get("kernel"), Some("6.1.0"));
+    }
+
+    #[test]
+    fn a_program_that_hangs_dies_or_never_starts_is_one_failure_each_and_by_name() {
+        let output = format!(
+            "     Running a (/t/x)\nrunning 2 tests\n     Running b (/t/x)\nrunning 1 test\n     Running c (/t/x)\n{PASSED}"
+        );
+        let report = "exit 0 124\nexit 1 139\nexit 2 0\n";
+        let outcome = outcome(&["a", "b", "c", "d"], &output, report, None);
+        assert_eq!((outcome.passed, outcome.failed), (2, 3));
+        assert_eq!(
+            outcome.failures,
+            [
+                "a: was ended at its time limit",
+                "b: ended without a result, status 139",
+                "d: was not started"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_machine_that_stopped_is_a_failure_and_what_was_running_did_not_end() {
+        let output = "     Running a (/t/x)\nrunning 2 tests\n";
+        let outcome = outcome(&["a"], output, "", Some("its time limit passed"));
+        assert_eq!(
+            outcome.failures,
+            ["a: did not end", "its time limit passed"]
+        );
+    }
+
+    #[test]
+    fn a_machine_that_did_not_boot_is_one_failure() {
+        let outcome = outcome(&["a", "b"], "", "", Some("it stopped"));
+        assert_eq!((outcome.failed, outcome.failures.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_program_that_exits_well_without_a_result_is_a_failure() {
+        let output = "     Running a (/t/x)\nrunning 2 tests\n";
+        assert_eq!(outcome(&["a"], output, "exit 0 0\n", None).failed, 1);
+    }
+
+    #[test]
+    fn a_test_that_was_not_run_has_its_program_in_its_name() {
+        let output = format!("     Running a (/t/x)\n{PASSED}");
+        let report = "skip 0 not run: m::t: no node: nowhere\nexit 0 0\n";
+        let outcome = outcome(&["a"], &output, report, None);
+        assert_eq!(outcome.not_run["a: m::t"], "no node: nowhere");
+    }
+
+    #[test]
+    fn a_guest_that_prints_the_marker_of_another_program_moves_nothing() {
+        let output = format!("     Running a (/t/x)\n     Running z (/t/x)\n{PASSED}");
+        assert_eq!(outcome(&["a"], &output, "exit 0 0\n", None).passed, 2);
+    }
+}
