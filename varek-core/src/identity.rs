@@ -8,34 +8,45 @@ mod pool;
 
 pub(crate) use pool::{Lease, UidPool};
 
-/// The uid and gid of a guest.
+/// Under which uid and gid a guest runs, and so what keeps it from the embedder's other processes and files.
 ///
-/// In TOML: `identity = { own = { first = 1879048192, count = 4096 } }`, or `identity = "embedder"`.
+/// In TOML: `identity = { separate = { first = 1879048192, count = 4096 } }`, or `own` in the place of `separate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Identity {
+    /// As [`Identity::Own`] where the embedder is root in its user namespace. Any other embedder cannot become
+    /// another user, so the guest has its uid, gid and groups, and is kept apart by other means:
+    ///
+    /// - Landlock (required then, whatever `best_effort` says; Linux 5.13) closes every path that is not granted, and
+    ///   tracing: so `/proc/PID/environ`, `mem` and `fd` of other processes, whose `/proc` entries are no grant either.
+    /// - Signals stay within the run: by Landlock's scope (ABI 6, Linux 6.12); before that the calls that send
+    ///   them are refused, except that the supervisor performs `kill`, `tgkill` and `tkill` on processes of the run
+    ///   where the host reports denied calls (Linux 5.19).
+    /// - What Landlock does not mediate is refused whatever the policy allows: see
+    ///   [`SyscallPolicy::sharing_uid`](crate::SyscallPolicy::sharing_uid). So chmod(2), chown(2),
+    ///   utimensat(2) and setxattr(2) fail for such a guest, on its own files too, and truncate(2) before Landlock
+    ///   ABI 3 (Linux 6.2).
+    ///
+    /// What gets round it: the guest can stat(2) whatever the embedder can, and its processes count towards the
+    /// embedder's per-user limits (RLIMIT_NPROC, inotify instances).
+    Separate(UidRange),
     /// A uid of the range for each run, and the gid of the same number: no other running guest has it, it
     /// owns nothing, is in no group and has no capability. Needs an embedder that is root in its user
     /// namespace, with the range mapped there.
     ///
     /// A number goes to the next run when its run is over. Files that a guest made in a `write` grant
     /// outside of its scratch directory stay its uid's, which a later guest then is.
-    Own(UidRange),
-    /// The embedder's own, for embedders that are not root; a root embedder is refused.
     ///
-    /// This is weaker: file permissions then do not tell guest and embedder apart, and Landlock does not
-    /// decide about chmod(2), chown(2), utimensat(2) and setxattr(2), so that the guest can change the mode
-    /// and times of whatever the embedder owns, by path. The policy must therefore name
-    /// [`Layer::Identity`](crate::Layer::Identity) in `best_effort`; and the host must scope
-    /// signals (Landlock ABI 6, Linux 6.12), without which the guest could kill the embedder.
-    Embedder,
+    /// Where the embedder is not root, the policy is refused, or with [`Layer::Identity`](crate::Layer::Identity) in
+    /// `best_effort` runs as [`Identity::Separate`] says, and every outcome lists the layer as missing.
+    Own(UidRange),
 }
 
 impl Default for Identity {
-    /// [`Identity::Own`] with the default range.
+    /// [`Identity::Separate`] with the default range.
     fn default() -> Self {
-        Self::Own(UidRange::default())
+        Self::Separate(UidRange::default())
     }
 }
 
@@ -73,20 +84,23 @@ impl Default for UidRange {
 }
 
 impl Identity {
+    /// The range for embedders that are root.
+    pub(crate) const fn range(&self) -> UidRange {
+        let (Self::Separate(range) | Self::Own(range)) = self;
+        *range
+    }
+
     pub(crate) fn problems(&self) -> Vec<Problem> {
-        let Self::Own(range) = self else {
-            return Vec::new();
-        };
         let mut problems = Vec::new();
         let mut need = |ok: bool, field, message: String| {
             if !ok {
                 problems.push(Problem { field, message });
             }
         };
-        let UidRange { first, count } = *range;
+        let UidRange { first, count } = self.range();
         need(
             (1..=65_536).contains(&count),
-            "identity.own.count",
+            "identity.count",
             format!("is {count}; it must be 1 to 65536"),
         );
         let (first, end) = (u64::from(first), u64::from(first) + u64::from(count));
@@ -98,13 +112,13 @@ impl Identity {
         ] {
             need(
                 !(first..end).contains(&uid),
-                "identity.own.first",
+                "identity.first",
                 format!("makes a range with {uid} in it, which is {whose}; choose another"),
             );
         }
         need(
             end <= u64::from(u32::MAX) + 1,
-            "identity.own.first",
+            "identity.first",
             format!("is {first}; with {count} uids the range ends above the last uid there is"),
         );
         problems
@@ -122,12 +136,14 @@ mod tests {
 
     #[test]
     fn the_documented_toml_is_what_is_read() {
+        let separate: Holder =
+            toml::from_str("identity = { separate = { first = 1879048192, count = 4096 } }")
+                .unwrap();
+        assert_eq!(separate.identity, Identity::default());
         let own: Holder =
-            toml::from_str("identity = { own = { first = 1879048192, count = 4096 } }").unwrap();
-        assert_eq!(own.identity, Identity::default());
-        let embedder: Holder = toml::from_str("identity = \"embedder\"").unwrap();
-        assert_eq!(embedder.identity, Identity::Embedder);
-        for holder in [own, embedder] {
+            toml::from_str("identity = { own = { first = 70000, count = 1 } }").unwrap();
+        assert_eq!(own.identity, Identity::Own(UidRange::new(70_000, 1)));
+        for holder in [own, separate] {
             let text = toml::to_string(&holder).unwrap();
             assert_eq!(toml::from_str::<Holder>(&text).unwrap(), holder);
         }
@@ -158,6 +174,6 @@ mod tests {
         ] {
             assert_eq!(Identity::Own(range).problems(), []);
         }
-        assert_eq!(Identity::Embedder.problems(), []);
+        assert_eq!(Identity::default().problems(), []);
     }
 }

@@ -19,8 +19,8 @@ pub(crate) struct Layers {
     pub(crate) notify: bool,
     /// The ABI version of the rulesets.
     pub(crate) landlock: Option<u32>,
-    /// Each run gets a uid of its own; otherwise it has the embedder's.
-    pub(crate) own_identity: bool,
+    /// Whose uid a run has.
+    pub(crate) uid: Uid,
     /// The group of each run has the policy's memory limit.
     pub(crate) memory: bool,
     /// The group of each run has the policy's process limit.
@@ -29,6 +29,19 @@ pub(crate) struct Layers {
     pub(crate) cpu: bool,
     /// The above, and what every run has, for people.
     pub(crate) enforcement: Enforcement,
+}
+
+/// Version of Landlock's ABI that keeps signals within a run (Linux 6.12).
+pub(crate) const SIGNAL_SCOPE: u32 = 6;
+
+/// Whose uid a guest has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uid {
+    Own,
+    /// The embedder's, within Landlock of this ABI version.
+    Shared {
+        landlock: u32,
+    },
 }
 
 /// What one layer comes to.
@@ -72,7 +85,8 @@ pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing
     let cpu = limits.cpu.map(|share| format!("{share} of one CPU"));
     let cpu = decisions.take(Layer::Cpu, controller(host, Layer::Cpu, cpu));
     let landlock = decisions.take(Layer::Landlock, landlock(host));
-    let own_identity = decisions.take(Layer::Identity, identity(policy, host));
+    let uid = uid(policy, host);
+    decisions.take(Layer::Identity, identity(policy, host, notify));
     decisions.take(
         Layer::Scratch,
         Verdict::Enforced("a private directory, removed afterwards".into()),
@@ -89,7 +103,7 @@ pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing
         Ok(Layers {
             notify,
             landlock,
-            own_identity,
+            uid,
             memory,
             pids,
             cpu,
@@ -234,33 +248,67 @@ fn landlock(host: &Host) -> Verdict {
     ))
 }
 
-fn identity(policy: &Policy, host: &Host) -> Verdict {
-    let Identity::Own(range) = policy.identity else {
-        return shared_identity(
-            host,
-            "the embedder's own uid",
-            "runs this program without a uid range",
-        );
-    };
+fn uid(policy: &Policy, host: &Host) -> Uid {
+    if obstacle(host, policy.identity.range()).is_none() {
+        return Uid::Own;
+    }
+    let landlock = host.landlock.version().unwrap_or(0);
+    Uid::Shared { landlock }
+}
+
+/// `reports`: whether denied calls are reported, and so could be performed.
+fn identity(policy: &Policy, host: &Host, reports: bool) -> Verdict {
+    let range = policy.identity.range();
     let UidRange { first, count } = range;
     let asked = format!(
         "a uid of its own from {first} to {}",
         u64::from(first) + u64::from(count) - 1
     );
-    match obstacle(host, range) {
-        None => Verdict::Enforced(format!("{asked}, no groups, no capabilities")),
-        Some((has, remedy)) if host.uid == 0 => {
-            let remedy = format!("{remedy}; a guest is never run as root");
-            Verdict::Refused(missing(Layer::Identity, asked, has, remedy))
-        }
-        Some((has, remedy)) => match shared_identity(host, &asked, &has) {
-            Verdict::Lacking(mut missing) => {
-                missing.remedy = format!("{remedy}; or {}", missing.remedy);
-                Verdict::Lacking(missing)
-            }
-            verdict => verdict,
-        },
+    let Some((has, remedy)) = obstacle(host, range) else {
+        return Verdict::Enforced(format!("{asked}, no groups, no capabilities"));
+    };
+    if host.uid == 0 {
+        let remedy = format!("{remedy}; a guest is never run as root");
+        return Verdict::Refused(missing(Layer::Identity, asked, has, remedy));
     }
+    if host.landlock.version().is_none() {
+        return Verdict::Refused(missing(
+            Layer::Identity,
+            asked,
+            format!("{has}, and has {}", host.landlock),
+            format!(
+                "{remedy}, or use a host with Landlock: without it the guest would reach every file and process of \
+                 uid {}",
+                host.uid
+            ),
+        ));
+    }
+    match policy.identity {
+        Identity::Separate(_) => Verdict::Enforced(shared(host, reports)),
+        Identity::Own(_) => Verdict::Lacking(missing(
+            Layer::Identity,
+            asked,
+            has,
+            format!(
+                "{remedy}; or choose identity separate, or name identity in best_effort, for {}",
+                shared(host, reports)
+            ),
+        )),
+    }
+}
+
+/// How a guest is kept apart under the embedder's uid.
+fn shared(host: &Host, reports: bool) -> String {
+    let signals = match (host.landlock.version(), reports) {
+        (Some(SIGNAL_SCOPE..), _) => "signals scoped by Landlock",
+        (_, true) => "signals performed by the supervisor within the run",
+        (_, false) => "signals refused",
+    };
+    format!(
+        "this program's own uid {}, kept apart by Landlock, with {signals} and with calls refused that change modes, \
+         owners, times or attributes of files or act on other processes",
+        host.uid
+    )
 }
 
 /// What keeps runs from having uids of the range: what the host has, and what to do.
@@ -282,7 +330,7 @@ fn obstacle(host: &Host, range: UidRange) -> Option<(String, String)> {
         let has = "does not map that range into this program's user namespace";
         return Some((
             has.into(),
-            "choose identity.own within /proc/self/uid_map and gid_map".into(),
+            "choose an identity within /proc/self/uid_map and gid_map".into(),
         ));
     }
     if !host.setgroups {
@@ -293,35 +341,6 @@ fn obstacle(host: &Host, range: UidRange) -> Option<(String, String)> {
         ));
     }
     None
-}
-
-/// The guest would have the embedder's uid. What tells them apart then is Landlock's scoping of signals
-/// (fcntl F_SETOWN with F_SETSIG kills without any kill call); nothing decides about modes and times.
-fn shared_identity(host: &Host, asked: &str, has: &str) -> Verdict {
-    if host.uid == 0 {
-        return Verdict::Refused(missing(
-            Layer::Identity,
-            asked,
-            "runs this program as root",
-            "a guest is never run as root: leave identity at its default, or start this program as another user",
-        ));
-    }
-    let scoped = host.landlock.version().is_some_and(|version| version >= 6);
-    if !scoped {
-        return Verdict::Refused(missing(
-            Layer::Identity,
-            asked,
-            format!("{has}, and has {}, which scopes no signals", host.landlock),
-            "with its uid the guest could kill this program: use Linux 6.12 or newer with Landlock, or run as root",
-        ));
-    }
-    Verdict::Lacking(missing(
-        Layer::Identity,
-        asked,
-        has,
-        "name identity in best_effort to share this program's uid: the guest can then change mode, owner, times \
-         and attributes of this user's files by path (chmod, utimensat, setxattr), which Landlock does not refuse",
-    ))
 }
 
 fn rlimits(policy: &Policy) -> String {

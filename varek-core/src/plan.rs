@@ -440,6 +440,8 @@ fn rlimits(policy: &Policy, cpus: usize) -> Vec<Rlimit> {
         fixed(libc::RLIMIT_MSGQUEUE, 0),
         fixed(libc::RLIMIT_NICE, 0),
         fixed(libc::RLIMIT_RTPRIO, 0),
+        // Counted for a uid, which may be the embedder's: the rest is left to its own processes.
+        fixed(libc::RLIMIT_SIGPENDING, 1024),
     ];
     if let Some(size) = limits.file_size {
         all.push(fixed(libc::RLIMIT_FSIZE, size));

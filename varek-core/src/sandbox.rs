@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use varek_cgroup::{Controller, CpuQuota, Layout, Limits as GroupLimits, Subtree, Unenforced};
-use varek_seccomp::{Arch, Program, Reporting};
+use varek_seccomp::{Arch, Program, Reporting, SyscallPolicy};
 use varek_telemetry::{Enforcement, Layer, LayerStatus, Queue, Sink};
 
 use crate::cell::Cell;
@@ -17,10 +17,10 @@ use crate::error::{Error, Missing, Problem};
 use crate::guardian::Guardian;
 use crate::handle::Child;
 use crate::host::Host;
-use crate::identity::{Identity, UidPool};
+use crate::identity::UidPool;
 use crate::kits::Kits;
 use crate::landlock::Grants;
-use crate::layers::layers;
+use crate::layers::{SIGNAL_SCOPE, Uid, layers};
 use crate::limits::CpuShare;
 use crate::outcome::Outcome;
 use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
@@ -28,7 +28,7 @@ use crate::plan::{self, Capture};
 use crate::policy::Policy;
 use crate::removers::Removers;
 use crate::spawn::{Job, Spawner};
-use crate::supervisor::{self, Inbox, Key, Message};
+use crate::supervisor::{self, Inbox, Key, Message, Signals};
 use crate::sys;
 
 /// A policy made ready for a host: checked, compiled, with a parent group, a supervisor thread and a
@@ -58,6 +58,8 @@ pub(crate) struct Sealed {
     pub(crate) digest: String,
     pub(crate) host: Host,
     pub(crate) program: Program,
+    /// Where the supervisor performs signals within a run.
+    pub(crate) signals: Option<Signals>,
     pub(crate) reports_denials: bool,
     pub(crate) grants: Option<Grants>,
     pub(crate) uids: Option<UidPool>,
@@ -288,7 +290,7 @@ impl SandboxBuilder {
         let scratch_base = self.scratch_base.unwrap_or_else(std::env::temp_dir);
         let asked = layers(&policy, &host).map_err(|missing| Error::Unsupported { missing })?;
         let mut enforcement = asked.enforcement;
-        let program = compile(&policy, asked.notify)?;
+        let (program, signals) = programs(&policy, asked.uid, asked.notify)?;
 
         let network = policy.syscalls.allows("socket");
         let grants = asked
@@ -314,12 +316,15 @@ impl SandboxBuilder {
         note_unenforced(unenforced, &mut enforcement);
         drop(trial);
         // Behind the sweep of the groups, whose processes may have had these uids.
-        let uids = match (&policy.identity, asked.own_identity) {
-            (Identity::Own(range), true) => {
-                Some(UidPool::new(*range, makes_objects(&policy), &scratch_base)?)
-            }
-            _ => None,
-        };
+        let uids = (asked.uid == Uid::Own)
+            .then(|| {
+                UidPool::new(
+                    policy.identity.range(),
+                    makes_objects(&policy),
+                    &scratch_base,
+                )
+            })
+            .transpose()?;
         let guardian = Mutex::new(start_guardian(&subtree, &mut enforcement));
 
         // Its thread has the mask of this one.
@@ -335,6 +340,7 @@ impl SandboxBuilder {
             reports_denials: asked.notify,
             privileged: host.missing_capabilities.is_empty(),
             program,
+            signals,
             grants,
             uids,
             subtree,
@@ -351,7 +357,23 @@ impl SandboxBuilder {
     }
 }
 
-fn compile(policy: &Policy, notify: bool) -> Result<Program, Error> {
+/// The program of the runs; and where it refuses signals only because their targets cannot be told, what performs
+/// those that are harmless.
+fn programs(policy: &Policy, uid: Uid, notify: bool) -> Result<(Program, Option<Signals>), Error> {
+    let syscalls = &policy.syscalls;
+    let Uid::Shared { landlock } = uid else {
+        return Ok((compile(syscalls, notify)?, None));
+    };
+    let program = compile(&syscalls.clone().sharing_uid(landlock), notify)?;
+    let signals = if notify && landlock < SIGNAL_SCOPE {
+        Some(Signals::new(compile(syscalls, notify)?))
+    } else {
+        None
+    };
+    Ok((program, signals))
+}
+
+fn compile(syscalls: &SyscallPolicy, notify: bool) -> Result<Program, Error> {
     let arch = Arch::native().ok_or_else(|| Error::Unsupported {
         missing: vec![Missing {
             layer: Layer::Seccomp,
@@ -365,7 +387,7 @@ fn compile(policy: &Policy, notify: bool) -> Result<Program, Error> {
     } else {
         Reporting::Errno
     };
-    Ok(policy.syscalls.compile(arch, reporting)?)
+    Ok(syscalls.compile(arch, reporting)?)
 }
 
 impl fmt::Debug for SandboxBuilder {

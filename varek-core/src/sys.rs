@@ -58,25 +58,93 @@ pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<Notif
     }
 }
 
-/// `ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response)` with an error number, never with a value and
-/// never with the flag that would let the call go on.
+// _IOW('!', 2, __u64)
+const SECCOMP_IOCTL_NOTIF_ID_VALID: libc::c_ulong = 0x4008_2102;
+const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
+
+/// `ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response)`: the call fails with this error number, or for 0 succeeds
+/// with the result 0, without having been made.
 ///
 /// # References
 ///
 /// seccomp_unotify(2).
-pub(crate) fn refuse_call(listener: BorrowedFd<'_>, id: u64, errno: i32) -> io::Result<()> {
-    let response = Response {
-        id,
-        val: 0,
-        error: -errno,
-        flags: 0,
-    };
+pub(crate) fn answer_call(listener: BorrowedFd<'_>, id: u64, errno: i32) -> io::Result<()> {
+    respond(
+        listener,
+        &Response {
+            id,
+            val: 0,
+            error: -errno,
+            flags: 0,
+        },
+    )
+}
+
+/// `ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response)` with the flag that lets the call go on. Only for calls that
+/// are harmless whatever happens to memory between the look and the call.
+///
+/// # References
+///
+/// seccomp_unotify(2).
+pub(crate) fn continue_call(listener: BorrowedFd<'_>, id: u64) -> io::Result<()> {
+    respond(
+        listener,
+        &Response {
+            id,
+            val: 0,
+            error: 0,
+            flags: SECCOMP_USER_NOTIF_FLAG_CONTINUE,
+        },
+    )
+}
+
+fn respond(listener: BorrowedFd<'_>, response: &Response) -> io::Result<()> {
     // SAFETY: `response` has the size and layout that the request number names.
     let result = unsafe {
         libc::ioctl(
             listener.as_raw_fd(),
             SECCOMP_IOCTL_NOTIF_SEND as _,
-            ptr::from_ref(&response),
+            ptr::from_ref(response),
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// `ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id)`: whether the caller still waits for this answer.
+///
+/// # References
+///
+/// seccomp_unotify(2).
+pub(crate) fn call_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+    // SAFETY: the kernel reads the eight bytes of `id`.
+    let result = unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            SECCOMP_IOCTL_NOTIF_ID_VALID as _,
+            ptr::from_ref(&id),
+        )
+    };
+    result == 0
+}
+
+/// `pidfd_send_signal(pidfd, signal, NULL, 0)` with any number of a signal, 0 included.
+///
+/// # References
+///
+/// pidfd_send_signal(2).
+pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: a null siginfo is what kill(2) would make of it; the kernel touches no memory.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            ptr::null::<libc::siginfo_t>(),
+            0,
         )
     };
     if result < 0 {

@@ -348,7 +348,7 @@ fn a_forbidden_call_of_a_grandchild_kills_the_tree_and_is_named() {
         "child = os.fork()\n\
          if child == 0:\n\
          \x20   if os.fork() == 0:\n\
-         \x20       print(syscall(NR['ptrace'], 0, 0, 0, 0), flush=True)\n\
+         \x20       print(syscall(NR['unshare'], 0), flush=True)\n\
          \x20       os._exit(0)\n\
          \x20   os.wait(); os._exit(0)\n\
          os.waitpid(child, 0)\n",
@@ -357,27 +357,27 @@ fn a_forbidden_call_of_a_grandchild_kills_the_tree_and_is_named() {
     assert_killed(
         &outcome,
         &Cause::Syscall {
-            name: "ptrace".into(),
+            name: "unshare".into(),
         },
     );
     assert_eq!(
         outcome.violation().and_then(|v| v.syscall()),
-        Some("ptrace")
+        Some("unshare")
     );
-    assert_eq!(denied(&outcome, "ptrace").count, 1);
-    assert_eq!(denied(&outcome, "ptrace").first.answer, Answer::Kill);
-    assert_ne!(denied(&outcome, "ptrace").first.thread, 0);
+    assert_eq!(denied(&outcome, "unshare").count, 1);
+    assert_eq!(denied(&outcome, "unshare").first.answer, Answer::Kill);
+    assert_ne!(denied(&outcome, "unshare").first.thread, 0);
     assert_eq!(outcome.stdout.total, 0, "{outcome}");
 
     // Only refused: the tree lives, and the first process exits with 0.
-    let spared = python().syscalls(|calls| calls.spare(["ptrace"]));
+    let spared = python().syscalls(|calls| calls.spare(["unshare"]));
     let outcome = run(&sandbox!(spared), &source);
     assert_eq!(outcome.termination, Termination::Exited(0), "{outcome}");
     assert_eq!(text(&outcome), "-1\n");
-    assert_eq!(denied(&outcome, "ptrace").first.answer, Answer::Errno(1));
+    assert_eq!(denied(&outcome, "unshare").first.answer, Answer::Errno(1));
 
-    // Allowed: it takes effect.
-    let allowed = python().syscalls(|calls| calls.spare(["ptrace"]).allow(["ptrace"]));
+    // Allowed: it is made, of nothing.
+    let allowed = python().syscalls(|calls| calls.spare(["unshare"]).allow(["unshare"]));
     let outcome = run(&sandbox!(allowed), &source);
     assert_clean(&outcome);
     assert_eq!(text(&outcome), "0\n");

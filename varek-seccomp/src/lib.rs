@@ -95,6 +95,7 @@ mod program;
 mod ranges;
 mod resolve;
 mod rule;
+mod shared;
 mod suggest;
 mod table;
 

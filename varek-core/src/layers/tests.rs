@@ -38,8 +38,8 @@ fn root_on_a_full_host_has_every_layer_that_the_preset_asks_for() {
         &Host::full(),
     )
     .unwrap();
-    assert!(found.notify && found.own_identity && found.memory && found.pids && found.cpu);
-    assert_eq!(found.landlock, Some(7));
+    assert!(found.notify && found.memory && found.pids && found.cpu);
+    assert_eq!((found.landlock, found.uid), (Some(7), Uid::Own));
     assert_eq!(found.enforcement.missing().count(), 0);
     assert_eq!(found.enforcement.layers().count(), 10);
     assert_eq!(detail(&found, Layer::Cpu), "50% of one CPU");
@@ -190,10 +190,7 @@ fn an_outer_filter_narrows_what_is_reported() {
 
 #[test]
 fn a_guest_is_never_run_as_root() {
-    let mut policy = Policy::python().best_effort(Layer::Identity);
-    policy.identity = Identity::Embedder;
-    assert_eq!(missing_of(&policy, &Host::full()), [Layer::Identity]);
-    policy.identity = Identity::default();
+    let policy = Policy::python().best_effort(Layer::Identity);
     let small = || {
         vec![IdRange {
             first: 0,
@@ -226,37 +223,65 @@ fn a_range_within_a_small_user_namespace_is_enough() {
     host.gids = host.uids.clone();
     let mut policy = Policy::python();
     policy.identity = Identity::Own(UidRange::new(60_000, 64));
-    assert!(layers(&policy, &host).unwrap().own_identity);
+    assert_eq!(layers(&policy, &host).unwrap().uid, Uid::Own);
 }
 
 #[test]
-fn sharing_the_embedders_uid_must_be_named_and_needs_scoped_signals() {
-    let mut embedder = Policy::python();
-    embedder.identity = Identity::Embedder;
-    for policy in [embedder, Policy::python()] {
-        let missing = layers(&policy, &unprivileged()).unwrap_err();
-        assert_eq!(missing.len(), 1);
+fn an_embedder_that_is_not_root_shares_its_uid_and_the_outcome_says_how_it_is_kept_apart() {
+    for (abi, reports, said) in [
+        (7, true, "scoped by Landlock"),
+        (6, false, "scoped by Landlock"),
+        (5, true, "performed by the supervisor"),
+        (1, false, "signals refused"),
+    ] {
+        let mut host = unprivileged();
+        host.landlock = LandlockSupport::Version(abi);
+        host.killable_notification = reports;
+        let found = layers(&Policy::python(), &host).unwrap();
+        assert_eq!(found.uid, Uid::Shared { landlock: abi });
+        let detail = detail(&found, Layer::Identity);
         assert!(
-            missing[0].remedy.contains("name identity in best_effort"),
-            "{}",
-            missing[0]
+            detail.contains("uid 1000") && detail.contains(said),
+            "{detail}"
         );
+        assert!(detail.contains("modes, owners, times"), "{detail}");
+    }
+}
 
-        let policy = policy.best_effort(Layer::Identity);
-        let found = layers(&policy, &unprivileged()).unwrap();
-        assert!(!found.own_identity);
-        assert!(reason(&found, Layer::Identity).contains("chmod"));
-
-        let mut old = unprivileged();
-        old.landlock = LandlockSupport::Version(5);
-        let missing = layers(&policy, &old).unwrap_err();
+#[test]
+fn a_shared_uid_without_landlock_is_refused_whatever_is_best_effort() {
+    let identities = [Identity::default(), Identity::Own(UidRange::default())];
+    for identity in identities {
+        let policy = Policy::python()
+            .identity(identity)
+            .best_effort(Layer::Identity)
+            .best_effort(Layer::Landlock);
+        let mut host = unprivileged();
+        host.landlock = LandlockSupport::Disabled;
+        let missing = layers(&policy, &host).unwrap_err();
         assert_eq!(missing.len(), 1);
+        assert_eq!(missing[0].layer, Layer::Identity);
         assert!(
-            missing[0].remedy.contains("could kill this program"),
+            missing[0].has.contains("disabled at boot"),
             "{}",
             missing[0]
         );
     }
+}
+
+#[test]
+fn an_own_uid_is_never_replaced_in_silence() {
+    let policy = Policy::python().identity(Identity::Own(UidRange::default()));
+    let missing = layers(&policy, &unprivileged()).unwrap_err();
+    assert_eq!(missing.len(), 1);
+    assert!(
+        missing[0].remedy.contains("name identity in best_effort"),
+        "{}",
+        missing[0]
+    );
+    let found = layers(&policy.best_effort(Layer::Identity), &unprivileged()).unwrap();
+    assert!(matches!(found.uid, Uid::Shared { .. }));
+    assert!(reason(&found, Layer::Identity).contains("uid 1000"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Denied calls of one run: received, decided, answered, recorded.
 //!
-//! Nothing is decided from memory that the guest can change, and no call is ever let through.
+//! Nothing is decided from memory that the guest can change, and no call is ever let through, but a signal to the
+//! caller's own process: see `signals.rs`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,6 +12,7 @@ use varek_seccomp::{Decision, SeccompData};
 use varek_telemetry::{Answer, Cause, Denial, EventKind};
 
 use super::run::Run;
+use super::signals::Performed;
 use crate::sandbox::Sealed;
 use crate::strays::Listener;
 use crate::sys;
@@ -61,6 +63,15 @@ impl Run {
                 instruction_pointer: call.instruction_pointer,
                 args: call.args,
             };
+            match self.signal(listener, &call, &data, sealed) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => {
+                    self.fault("answer a signal", &error, sealed);
+                    self.end(Cause::SupervisorFault, sealed);
+                    return;
+                }
+            }
             let number = call.nr.cast_unsigned();
             let (abi, name) = varek_seccomp::describe(call.arch, number);
             let denial = |answer| Denial {
@@ -83,7 +94,7 @@ impl Run {
                     return;
                 }
             };
-            match sys::refuse_call(listener, call.id, errno) {
+            match sys::answer_call(listener, call.id, errno) {
                 Ok(()) => {
                     self.emit(EventKind::SyscallDenied(denial(answer)), sealed);
                     self.observe(Observation::Denied, sealed);
@@ -96,6 +107,30 @@ impl Run {
                     return;
                 }
             }
+        }
+    }
+
+    /// Performs a signal that stays within the run; whether that was the call.
+    fn signal(
+        &self,
+        listener: BorrowedFd<'_>,
+        call: &sys::Notification,
+        data: &SeccompData,
+        sealed: &Sealed,
+    ) -> io::Result<bool> {
+        let Some(signals) = &sealed.signals else {
+            return Ok(false);
+        };
+        let valid = || sys::call_waits(listener, call.id);
+        let answered = match signals.perform(data, call.pid, &self.plan.group, valid) {
+            Performed::No => return Ok(false),
+            Performed::Continue => sys::continue_call(listener, call.id),
+            Performed::Done(errno) => sys::answer_call(listener, call.id, errno),
+        };
+        match answered {
+            // The guest was killed before it got the answer, by its own signal perhaps.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(true),
+            answered => answered.map(|()| true),
         }
     }
 

@@ -10,6 +10,7 @@ mod ending;
 mod orphans;
 mod pump;
 mod run;
+mod signals;
 
 use std::collections::HashMap;
 use std::io;
@@ -29,6 +30,7 @@ use crate::sandbox::Sealed;
 use crate::spawn::{Born, Spawner};
 use crate::sys;
 use run::{Run, Source};
+pub(crate) use signals::Signals;
 
 /// The number of a run within its supervisor.
 pub(crate) type Key = u64;
