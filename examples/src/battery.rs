@@ -193,7 +193,7 @@ fn backend_available(host: &Host) -> (Judged, Map<String, Value>) {
         ),
         (host.landlock.version().is_some(), "Landlock"),
         (host.clone_into_group, "clone3 into a group"),
-        (host.groups.usable, "a cgroup2 tree"),
+        (host.groups.usable(), "a writable cgroup2 tree"),
         (host.groups.kill, "cgroup.kill"),
     ];
     let lacking: Vec<_> = needs

@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+mod facts;
+mod groups;
+mod namespaces;
 mod probe;
 #[expect(
     unsafe_code,
@@ -11,11 +14,21 @@ mod probe;
 )]
 pub(crate) mod sys;
 
+pub use facts::Fact;
+pub(crate) use facts::Refusal;
+pub use groups::{GroupAccess, GroupSupport};
+pub use namespaces::{NamespaceRefusal, UserNamespaces};
+
 /// What the machine and the embedding process offer to a sandbox: probed facts, as a value.
 ///
 /// Probing asks the kernel by system call where it can, because a container, an outer seccomp filter or a
-/// boot parameter take away what the kernel's version promises. It changes nothing, makes no process and
-/// takes less than a millisecond.
+/// boot parameter take away what the kernel's version promises. Two things only `/proc` can tell: the own
+/// control group, and which ids are mapped. Where it is not mounted they are unknown, and said to be.
+///
+/// It changes nothing. The first time in a process it makes a child that tries a user namespace and is gone when
+/// probing returns; its answer is kept for the life of the process, or until the process changes its uid. Everything
+/// else is asked every time. That takes less than a millisecond; where an outer filter is, it takes a thread for a
+/// moment, which asks for a listener.
 ///
 /// ```
 /// # use varek_core::Host;
@@ -35,6 +48,8 @@ pub struct Host {
     pub architecture: String,
     /// seccomp(2) takes filter programs (Linux 3.17, CONFIG_SECCOMP_FILTER).
     pub seccomp_filter: bool,
+    /// The error number of seccomp(2) where it takes none.
+    pub seccomp_error: Option<i32>,
     /// Filters can notify a supervisor (Linux 5.0).
     pub user_notification: bool,
     /// Only a fatal signal interrupts a notified call (Linux 5.19). Denied calls are reported only then:
@@ -53,6 +68,8 @@ pub struct Host {
     pub clone_into_group: bool,
     /// The exit status of a child is known even when somebody else reaped it (Linux 6.15).
     pub status_after_reap: bool,
+    /// Whether user namespaces can be made and used.
+    pub user_namespaces: UserNamespaces,
     /// Control groups.
     pub groups: GroupSupport,
     /// The embedder's effective uid, in its own user namespace.
@@ -62,11 +79,12 @@ pub struct Host {
     /// Capabilities that running guests under uids of their own needs and the embedder lacks, such as
     /// `CAP_SETUID`.
     pub missing_capabilities: Vec<String>,
-    /// Uids that exist in the embedder's user namespace (`/proc/self/uid_map`).
-    pub uids: Vec<IdRange>,
-    /// Gids that exist in the embedder's user namespace (`/proc/self/gid_map`).
-    pub gids: Vec<IdRange>,
-    /// setgroups(2) is allowed in the embedder's user namespace (`/proc/self/setgroups`).
+    /// Uids that exist in the embedder's user namespace (`/proc/self/uid_map`); `None` where `/proc` does not say.
+    pub uids: Option<Vec<IdRange>>,
+    /// Gids that exist in the embedder's user namespace (`/proc/self/gid_map`); `None` where `/proc` does not say.
+    pub gids: Option<Vec<IdRange>>,
+    /// The embedder may call setgroups(2): it has CAP_SETGID, and its user namespace does not deny it
+    /// (`/proc/self/setgroups`).
     pub setgroups: bool,
     /// The embedder is process 1 of its pid namespace: what guests leave behind becomes its child.
     pub init: bool,
@@ -77,7 +95,7 @@ pub struct Host {
     pub discards_status: bool,
     /// Bytes of a page of memory, to which memory limits are rounded down.
     pub page_size: u64,
-    /// CPUs that the embedder may use.
+    /// CPUs that the embedder may use: those of its affinity (sched_getaffinity(2)).
     pub cpus: usize,
 }
 
@@ -114,32 +132,8 @@ impl fmt::Display for LandlockSupport {
             Self::Version(version) => write!(f, "Landlock ABI {version}"),
             Self::NotBuilt => f.write_str("no Landlock (kernel before 5.13, or built without it)"),
             Self::Disabled => f.write_str("Landlock built in, but disabled at boot"),
-            Self::Refused(errno) => write!(
-                f,
-                "Landlock refused with error {errno} (an outer seccomp filter?)"
-            ),
+            Self::Refused(errno) => write!(f, "Landlock refused ({})", errno_name(*errno)),
         }
-    }
-}
-
-/// What control groups this process can use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct GroupSupport {
-    /// One line: hierarchy, own group and controllers; or why there is none.
-    pub description: String,
-    /// A cgroup2 tree shows the embedder's own group, so that groups can be made, watched and killed.
-    /// Whether the embedder may write there is seen when a `Sandbox` is made.
-    pub usable: bool,
-    /// A group's whole tree can be killed at once (`cgroup.kill`, Linux 5.14).
-    pub kill: bool,
-    /// The controllers that limits can use: `memory`, `pids`, `cpu`.
-    pub controllers: Vec<String>,
-}
-
-impl GroupSupport {
-    pub(crate) fn has(&self, controller: &str) -> bool {
-        self.controllers.iter().any(|name| name == controller)
     }
 }
 
@@ -187,9 +181,17 @@ impl IdRange {
 }
 
 impl Host {
-    /// Asks the kernel. Never fails: what cannot be found out counts as not there.
+    /// Asks the kernel. Never fails: what cannot be found out counts as not there, or as unknown.
     pub fn probe() -> Self {
         probe::probe()
+    }
+
+    /// What [`Host::user_namespaces`] is where the maker of a namespace has no capabilities in it, found by a child
+    /// that gives them up.
+    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
+    pub fn user_namespaces_without_capabilities() -> UserNamespaces {
+        namespaces::without_capabilities()
     }
 
     /// A host without anything.
@@ -200,6 +202,7 @@ impl Host {
             kernel_version: (0, 0),
             architecture: std::env::consts::ARCH.to_owned(),
             seccomp_filter: false,
+            seccomp_error: None,
             user_notification: false,
             killable_notification: false,
             outer_filter: false,
@@ -208,17 +211,18 @@ impl Host {
             clone3: false,
             clone_into_group: false,
             status_after_reap: false,
+            user_namespaces: UserNamespaces::Unknown { errno: 0 },
             groups: GroupSupport {
-                description: "no control groups".into(),
-                usable: false,
+                description: "none".into(),
+                access: GroupAccess::NoProc,
                 kill: false,
                 controllers: Vec::new(),
             },
             uid: u32::MAX,
             gid: u32::MAX,
             missing_capabilities: Vec::new(),
-            uids: Vec::new(),
-            gids: Vec::new(),
+            uids: None,
+            gids: None,
             setgroups: false,
             init: false,
             subreaper: false,
@@ -246,16 +250,17 @@ impl Host {
             clone3: true,
             clone_into_group: true,
             status_after_reap: true,
+            user_namespaces: UserNamespaces::Usable,
             groups: GroupSupport {
                 description: "hybrid: groups below /sys/fs/cgroup/unified".into(),
-                usable: true,
+                access: GroupAccess::Writable,
                 kill: true,
                 controllers: ["memory", "pids", "cpu"].map(String::from).to_vec(),
             },
             uid: 0,
             gid: 0,
-            uids: vec![all],
-            gids: vec![all],
+            uids: Some(vec![all]),
+            gids: Some(vec![all]),
             setgroups: true,
             cpus: 2,
             ..Self::nothing(None)
@@ -263,71 +268,25 @@ impl Host {
     }
 }
 
-/// A table, one fact a line.
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let yes = |there: bool| if there { "yes" } else { "no" }.to_owned();
-        if let Some(reason) = &self.unsupported {
-            return write!(f, "{:<24}no: {reason}", "supported");
-        }
-        let capabilities = match self.missing_capabilities.as_slice() {
-            [] => "all that are needed".to_owned(),
-            missing => format!("missing {}", missing.join(", ")),
-        };
-        let rows = [
-            ("kernel", format!("{} ({})", self.kernel, self.architecture)),
-            ("seccomp filter", yes(self.seccomp_filter)),
-            (
-                "denials reported",
-                match (self.killable_notification, self.user_notification) {
-                    (true, _) => "yes (killable notification)".into(),
-                    (false, true) => "no: notification is not killable before Linux 5.19".into(),
-                    (false, false) => "no: no notification".into(),
-                },
-            ),
-            (
-                "outer seccomp filter",
-                match (self.outer_filter, self.outer_listener) {
-                    (_, true) => "yes, with a listener".to_owned(),
-                    (filter, false) => yes(filter),
-                },
-            ),
-            ("landlock", self.landlock.to_string()),
-            ("clone3", yes(self.clone3)),
-            ("clone3 into group", yes(self.clone_into_group)),
-            ("groups", self.groups.description.clone()),
-            ("groups can be killed", yes(self.groups.kill)),
-            ("uid, gid", format!("{}, {}", self.uid, self.gid)),
-            ("capabilities", capabilities),
-            ("uids mapped", ranges(&self.uids)),
-            ("gids mapped", ranges(&self.gids)),
-            ("setgroups", yes(self.setgroups)),
-            ("process 1", yes(self.init)),
-            ("child subreaper", yes(self.subreaper)),
-            ("discards child status", yes(self.discards_status)),
-            ("status after reaping", yes(self.status_after_reap)),
-            ("page size", format!("{} bytes", self.page_size)),
-            ("CPUs", self.cpus.to_string()),
-        ];
-        for (index, (name, value)) in rows.iter().enumerate() {
-            let end = if index == 0 { "" } else { "\n" };
-            write!(f, "{end}{name:<24}{value}")?;
-        }
-        Ok(())
-    }
-}
-
-fn ranges(ranges: &[IdRange]) -> String {
-    let shown = ranges.iter().map(|range| {
-        let last = u64::from(range.first) + u64::from(range.count).saturating_sub(1);
-        format!("{} to {last}", range.first)
-    });
-    let shown: Vec<String> = shown.collect();
-    if shown.is_empty() {
-        "none".to_owned()
-    } else {
-        shown.join(", ")
-    }
+/// `EPERM`, or `error 200` where there is no name here. The numbers are the same on both architectures.
+fn errno_name(errno: i32) -> String {
+    let name = match errno {
+        libc::EPERM => "EPERM",
+        libc::ENOENT => "ENOENT",
+        libc::EIO => "EIO",
+        libc::EAGAIN => "EAGAIN",
+        libc::ENOMEM => "ENOMEM",
+        libc::EACCES => "EACCES",
+        libc::EBUSY => "EBUSY",
+        libc::EINVAL => "EINVAL",
+        libc::ENOSPC => "ENOSPC",
+        libc::EROFS => "EROFS",
+        libc::ENOSYS => "ENOSYS",
+        libc::EUSERS => "EUSERS",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        other => return format!("error {other}"),
+    };
+    name.to_owned()
 }
 
 #[cfg(test)]
@@ -355,25 +314,5 @@ mod tests {
         assert!(IdRange::cover(&all, 1_879_048_192, 4096));
         assert!(!IdRange::cover(&all, u32::MAX, 1));
         assert_eq!(IdRange::parse("0 0\nx y z\n"), []);
-    }
-
-    #[test]
-    fn an_unsupported_host_says_so_and_nothing_else() {
-        let host = Host::nothing(Some("no Linux".into()));
-        assert_eq!(host.to_string(), "supported               no: no Linux");
-    }
-
-    #[test]
-    fn the_table_has_one_line_for_each_fact() {
-        let mut host = Host::full();
-        host.missing_capabilities = vec!["CAP_SETUID".into()];
-        host.landlock = LandlockSupport::Disabled;
-        let table = host.to_string();
-        assert_eq!(table.lines().count(), 20);
-        assert!(
-            table.contains("capabilities            missing CAP_SETUID"),
-            "{table}"
-        );
-        assert!(table.contains("disabled at boot"), "{table}");
     }
 }

@@ -7,7 +7,7 @@
 use varek_telemetry::{Enforcement, Layer, LayerStatus};
 
 use crate::error::Missing;
-use crate::host::{Host, IdRange, LandlockSupport};
+use crate::host::{Host, IdRange, Refusal};
 use crate::identity::{Identity, UidRange};
 use crate::limits::Overflow;
 use crate::policy::Policy;
@@ -163,17 +163,12 @@ fn seccomp(host: &Host) -> Verdict {
     if host.seccomp_filter && host.clone3 {
         return Verdict::Enforced("default deny, one exec, no new privileges".into());
     }
-    let (has, remedy) = if host.seccomp_filter {
-        (
-            "does not let this program call clone3",
-            "allow clone3 in the seccomp profile of the container (a current default profile does)",
-        )
-    } else {
-        (
-            "takes no seccomp filter programs",
-            "use a kernel with CONFIG_SECCOMP_FILTER, and allow seccomp(2) in the profile of the container",
-        )
-    };
+    if let Some(Refusal { has, remedy }) = host.seccomp_refusal() {
+        return Verdict::Refused(missing(Layer::Seccomp, "a system call filter", has, remedy));
+    }
+    let has = "does not let this program call clone3";
+    let remedy =
+        "allow clone3 in the seccomp profile of the container (a current default profile does)";
     Verdict::Refused(missing(Layer::Seccomp, "a system call filter", has, remedy))
 }
 
@@ -215,33 +210,35 @@ fn controller(host: &Host, layer: Layer, limit: Option<String>) -> Verdict {
     match limit {
         None => Verdict::NotAsked,
         Some(limit) if host.groups.has(&name) => Verdict::Enforced(limit),
-        Some(limit) => Verdict::Lacking(missing(
-            layer,
-            limit,
-            format!("offers no {name} controller ({})", host.groups.description),
-            format!(
-                "start this program where it is delegated (systemd-run --user --scope -p Delegate=yes, a unit with \
-                 Delegate=yes, or scripts/with-cgroup.sh as root), or name {name} in best_effort"
-            ),
-        )),
+        Some(limit) => {
+            let groups = &host.groups;
+            let (has, remedy) = match groups.access.remedy() {
+                // Without groups nothing runs, whatever is best effort.
+                Some(remedy) => (
+                    format!("has no {name} controller to use ({})", groups.access),
+                    remedy,
+                ),
+                None => (
+                    format!("offers no {name} controller ({})", groups.description),
+                    format!(
+                        "{}, or name {name} in best_effort",
+                        groups.controllers_remedy().unwrap_or_default()
+                    ),
+                ),
+            };
+            Verdict::Lacking(missing(layer, limit, has, remedy))
+        }
     }
 }
 
 fn landlock(host: &Host) -> Verdict {
-    let remedy = match host.landlock {
-        LandlockSupport::Version(_) => return Verdict::Enforced(host.landlock.to_string()),
-        LandlockSupport::NotBuilt => "use Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK",
-        LandlockSupport::Disabled => {
-            "add landlock to the lsm= parameter of the kernel's command line"
-        }
-        LandlockSupport::Refused(_) => {
-            "allow the landlock_* system calls in the seccomp profile of the container"
-        }
+    let Some(Refusal { has, remedy }) = host.landlock_refusal() else {
+        return Verdict::Enforced(host.landlock.to_string());
     };
     Verdict::Lacking(missing(
         Layer::Landlock,
         "access to the granted paths alone",
-        format!("has {}", host.landlock),
+        has,
         format!(
             "{remedy}, or name landlock in best_effort, and the guest reaches whatever its uid does"
         ),
@@ -313,7 +310,11 @@ fn shared(host: &Host, reports: bool) -> String {
 
 /// What keeps runs from having uids of the range: what the host has, and what to do.
 fn obstacle(host: &Host, range: UidRange) -> Option<(String, String)> {
-    let mapped = |ids: &[IdRange]| IdRange::cover(ids, range.first, range.count);
+    // Where /proc does not tell, the set-up of a run does: it fails by name.
+    let mapped = |ids: &Option<Vec<IdRange>>| {
+        ids.as_deref()
+            .is_none_or(|ids| IdRange::cover(ids, range.first, range.count))
+    };
     if host.uid != 0 {
         let has = format!(
             "runs this program as uid {}, which cannot become another",
@@ -354,19 +355,24 @@ fn rlimits(policy: &Policy) -> String {
     )
 }
 
+const KILLED_AT_ONCE: &str = "a group whose whole tree is killed at once";
+
 fn watchdog(policy: &Policy, host: &Host) -> Verdict {
     let limits = &policy.limits;
-    if !host.groups.usable || !host.groups.kill || !host.clone_into_group {
-        let has = if host.groups.usable {
-            format!("has Linux {}, which cannot", host.kernel)
-        } else {
-            format!("has no group to start it in ({})", host.groups.description)
-        };
+    if let Some(remedy) = host.groups.access.remedy() {
         return Verdict::Refused(missing(
             Layer::Watchdog,
-            "a group whose whole tree is killed at once",
-            has,
-            "use Linux 5.14 or newer with a cgroup2 file system mounted",
+            KILLED_AT_ONCE,
+            format!("has no group to start it in ({})", host.groups.access),
+            remedy,
+        ));
+    }
+    if !host.groups.kill || !host.clone_into_group {
+        return Verdict::Refused(missing(
+            Layer::Watchdog,
+            KILLED_AT_ONCE,
+            format!("has Linux {}, which cannot", host.kernel),
+            "use Linux 5.14 or newer",
         ));
     }
     let cpu = limits

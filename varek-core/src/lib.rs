@@ -92,7 +92,10 @@ pub use command::{Command, Input, Output};
 pub use error::{Error, Missing, Problem, SetupStep};
 pub use filesystem::Filesystem;
 pub use handle::Child;
-pub use host::{GroupSupport, Host, IdRange, LandlockSupport};
+pub use host::{
+    Fact, GroupAccess, GroupSupport, Host, IdRange, LandlockSupport, NamespaceRefusal,
+    UserNamespaces,
+};
 pub use identity::{Identity, UidRange};
 pub use limits::{CpuShare, DenialBudget, GIB, KIB, Limits, MIB, Overflow, ParseCpuShareError};
 pub use outcome::{Denials, DeniedCall, Outcome, Violation};

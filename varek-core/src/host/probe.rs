@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 
 use rustix::process::{PidfdFlags, getegid, geteuid, getpid};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{CapabilitySet, SecureComputingMode, capabilities, secure_computing_mode};
 
-use super::{GroupSupport, Host, IdRange, LandlockSupport, sys};
+use super::{GroupSupport, Host, IdRange, LandlockSupport, namespaces, sys};
 
 /// What it takes to start guests under uids of their own, and to clean up after them: change to the uid
 /// and its gid, empty the bounding set, kill them, and own, enter and remove their files.
@@ -27,11 +27,12 @@ pub(super) fn probe() -> Host {
     let kernel_version = version(&kernel);
     let since = |major, minor| kernel_version >= (major, minor);
     let clone3 = sys::clone3_exists().is_ok();
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let outer_filter = field(&status, "Seccomp:").is_some_and(|mode| mode != "0");
+    let outer_filter = filtered(secure_computing_mode());
+    let seccomp = sys::seccomp_flags(0);
     Host {
         kernel_version,
-        seccomp_filter: sys::seccomp_flags(0).is_ok(),
+        seccomp_filter: seccomp.is_ok(),
+        seccomp_error: seccomp.err().and_then(|error| error.raw_os_error()),
         user_notification: sys::seccomp_action(libc::SECCOMP_RET_USER_NOTIF).is_ok(),
         // The kernel takes the second flag only together with the first.
         killable_notification: sys::seccomp_flags(
@@ -45,20 +46,20 @@ pub(super) fn probe() -> Host {
         clone_into_group: clone3 && since(5, 7),
         // The request is older (6.13) than its exit status, and only the version tells them apart.
         status_after_reap: since(6, 15) && own_pidfd_info(),
-        groups: groups(since(5, 14)),
+        user_namespaces: namespaces::user_namespaces(kernel_version, outer_filter),
+        groups: GroupSupport::probe(since(5, 14)),
         uid: geteuid().as_raw(),
         gid: getegid().as_raw(),
         missing_capabilities: missing_capabilities(),
-        uids: IdRange::parse(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default()),
-        gids: IdRange::parse(&fs::read_to_string("/proc/self/gid_map").unwrap_or_default()),
-        // A kernel without user namespaces has no such file and no such restriction.
-        setgroups: fs::read_to_string("/proc/self/setgroups")
-            .map_or(true, |text| text.trim() != "deny"),
+        uids: mapped("/proc/self/uid_map"),
+        gids: mapped("/proc/self/gid_map"),
+        setgroups: sys::setgroups_allowed().is_ok(),
         init: getpid().is_init(),
         subreaper: rustix::process::child_subreaper().is_ok_and(|reaper| reaper.is_some()),
         discards_status: sys::sigchld_discards().unwrap_or(false),
         page_size: u64::try_from(rustix::param::page_size()).unwrap_or(4096),
-        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        cpus: rustix::thread::sched_getaffinity(None)
+            .map_or(1, |set| usize::try_from(set.count()).unwrap_or(1).max(1)),
         kernel,
         ..Host::nothing(unsupported())
     }
@@ -91,12 +92,25 @@ fn version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// The value of a line of `/proc/<pid>/status`.
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(name))
-        .map(str::trim)
+/// Whether a seccomp filter is around this thread. Where even this question is refused there is one; `EINVAL` is
+/// a kernel without seccomp.
+fn filtered(mode: rustix::io::Result<SecureComputingMode>) -> bool {
+    !matches!(
+        mode,
+        Ok(SecureComputingMode::Disabled) | Err(rustix::io::Errno::INVAL)
+    )
+}
+
+/// The ids of a map. A kernel without user namespaces has no such file, and every id.
+fn mapped(path: &str) -> Option<Vec<IdRange>> {
+    match fs::read_to_string(path) {
+        Ok(map) => Some(IdRange::parse(&map)),
+        Err(_) if fs::exists("/proc/self/stat").unwrap_or(false) => Some(vec![IdRange {
+            first: 0,
+            count: u32::MAX,
+        }]),
+        Err(_) => None,
+    }
 }
 
 fn landlock(answer: io::Result<u32>) -> LandlockSupport {
@@ -111,23 +125,6 @@ fn landlock(answer: io::Result<u32>) -> LandlockSupport {
 fn own_pidfd_info() -> bool {
     rustix::process::pidfd_open(getpid(), PidfdFlags::empty())
         .is_ok_and(|pidfd| sys::pidfd_info(std::os::fd::AsFd::as_fd(&pidfd)).is_ok())
-}
-
-fn groups(kill: bool) -> GroupSupport {
-    match varek_cgroup::Layout::probe() {
-        Ok(layout) => GroupSupport {
-            description: layout.to_string(),
-            usable: true,
-            kill,
-            controllers: layout.available().iter().map(ToString::to_string).collect(),
-        },
-        Err(error) => GroupSupport {
-            description: error.to_string(),
-            usable: false,
-            kill,
-            controllers: Vec::new(),
-        },
-    }
 }
 
 fn missing_capabilities() -> Vec<String> {
@@ -174,6 +171,25 @@ mod tests {
     }
 
     #[test]
+    fn a_question_that_is_refused_is_the_work_of_a_filter() {
+        use rustix::io::Errno;
+        assert!(!filtered(Ok(SecureComputingMode::Disabled)));
+        assert!(!filtered(Err(Errno::INVAL)));
+        assert!(filtered(Ok(SecureComputingMode::Filter)));
+        for errno in [Errno::PERM, Errno::NOSYS, Errno::ACCESS] {
+            assert!(filtered(Err(errno)), "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_map_that_is_not_there_is_unknown_only_without_proc() {
+        // The control: a process of a user namespace that has one reads it.
+        assert!(!mapped("/proc/self/uid_map").unwrap().is_empty());
+        let all = mapped("/proc/self/no-such-map").unwrap();
+        assert!(IdRange::cover(&all, 1_879_048_192, 4096));
+    }
+
+    #[test]
     fn flags_that_no_kernel_has_are_told_from_flags_that_it_has() {
         assert!(sys::seccomp_flags(0).is_ok());
         assert_eq!(
@@ -188,7 +204,14 @@ mod tests {
     fn what_the_probe_says_of_this_process_is_what_proc_says() {
         let host = Host::probe();
         let status = fs::read_to_string("/proc/thread-self/status").unwrap();
-        let effective = u64::from_str_radix(field(&status, "CapEff:").unwrap(), 16).unwrap();
+        let field = |status: &'static str, name: &str| {
+            let mut lines = status.lines();
+            lines
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::trim)
+        };
+        let status: &'static str = status.leak();
+        let effective = u64::from_str_radix(field(status, "CapEff:").unwrap(), 16).unwrap();
         for (capability, name) in NEEDED {
             let held = effective & capability.bits() != 0;
             assert_eq!(
@@ -200,7 +223,14 @@ mod tests {
                 "{name}"
             );
         }
-        let uids: Vec<&str> = field(&status, "Uid:").unwrap().split_whitespace().collect();
+        assert_eq!(field(status, "Seccomp:").unwrap() != "0", host.outer_filter);
+        let denied = fs::read_to_string("/proc/self/setgroups").unwrap().trim() == "deny";
+        let setgid = !host
+            .missing_capabilities
+            .iter()
+            .any(|name| name == "CAP_SETGID");
+        assert_eq!(host.setgroups, setgid && !denied);
+        let uids: Vec<&str> = field(status, "Uid:").unwrap().split_whitespace().collect();
         assert_eq!(uids[1], host.uid.to_string());
     }
 }

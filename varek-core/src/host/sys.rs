@@ -91,6 +91,29 @@ pub(crate) fn claim_listener() -> io::Result<()> {
     Ok(())
 }
 
+/// `setgroups(65537, NULL)`, by the kernel's call: never changes anything. The kernel looks at the permission first,
+/// and then refuses a number above NGROUPS_MAX with `EINVAL`.
+///
+/// # References
+///
+/// setgroups(2).
+pub(crate) fn setgroups_allowed() -> io::Result<()> {
+    const ABOVE_NGROUPS_MAX: libc::size_t = 65_537;
+    // SAFETY: the kernel refuses the number before it reads the null list.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_setgroups,
+            ABOVE_NGROUPS_MAX,
+            ptr::null::<libc::c_void>(),
+        )
+    };
+    match check(result) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+    }
+}
+
 /// `landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION)`: the ABI version, from 1.
 ///
 /// # References

@@ -130,7 +130,7 @@ fn process() -> u32 {
 pub(crate) fn uid_range(process: u32) -> Option<UidRange> {
     let first = 0x7100_0000 + (process % 32_768) * 512;
     let host = Host::probe();
-    let mapped = host.uids.iter().any(|range| {
+    let mapped = host.uids.iter().flatten().any(|range| {
         range.first <= first
             && u64::from(first) + 512 <= u64::from(range.first) + u64::from(range.count)
     });
