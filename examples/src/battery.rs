@@ -192,7 +192,6 @@ fn backend_available(host: &Host) -> (Judged, Map<String, Value>) {
             "killable seccomp notifications (Linux 5.19)",
         ),
         (host.landlock.version().is_some(), "Landlock"),
-        (host.clone_into_group, "clone3 into a group"),
         (host.groups.usable(), "a writable cgroup2 tree"),
         (host.groups.kill, "cgroup.kill"),
     ];
@@ -317,17 +316,19 @@ fn measured(outcome: &Outcome) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
+    use varek_core::LandlockSupport;
+
     use super::*;
 
     #[test]
     fn a_host_without_a_mechanism_is_named_for_it() {
         let mut host = Host::probe();
         host.groups.kill = false;
-        host.clone_into_group = false;
+        host.landlock = LandlockSupport::NotBuilt;
         let (judged, _) = backend_available(&host);
         let reason = judged.unwrap_err();
         assert!(
-            reason.contains("no clone3 into a group, no cgroup.kill"),
+            reason.contains("no Landlock, no ") && reason.contains("no cgroup.kill"),
             "{reason}"
         );
     }

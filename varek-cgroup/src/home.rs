@@ -2,13 +2,17 @@
 //! On unified hosts this is where processes are moved into a leaf, if they must and may be.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
 use crate::error::Error;
 use crate::layout::{Controller, Layout, Legacy};
+use crate::sweep;
 
 /// The leaf that the processes of the own group are moved into. A process that is in it counts as in the
 /// group above.
@@ -162,13 +166,25 @@ fn is(error: &Error, errno: Errno) -> bool {
 
 /// Moves all processes of a group into a leaf below it and enables the controllers: a group with both
 /// processes and controllers for children is not allowed ("no internal processes", cgroups(7)). On failure
-/// they are moved back.
+/// they are moved back. No child on its way into its own group can be among them: see `Subtree::settling`.
 fn shuffle(directory: &Dir, controllers: &[Controller], mount: &Path) -> Result<(), Error> {
     let stuck = |pids: Vec<u32>, reason: String| Error::InternalProcesses {
         path: directory.path().to_owned(),
         pids: pids.into_iter().take(16).collect(),
         reason,
     };
+    let lock = settling(mount)?;
+    let until = Instant::now() + sweep::PATIENCE;
+    while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= until {
+            let reason = format!(
+                "guests are being started, or somebody else locks {}",
+                mount.display()
+            );
+            return Err(stuck(Vec::new(), reason));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let there = processes(directory)?;
     let mine = std::process::id();
     if !there.iter().all(|pid| *pid == mine) && !delegated(directory, mount)? {
@@ -208,6 +224,11 @@ fn shuffle(directory: &Dir, controllers: &[Controller], mount: &Path) -> Result<
         }
     }
     done
+}
+
+/// See [`Subtree::settling`](crate::Subtree::settling).
+pub(crate) fn settling(mount: &Path) -> Result<OwnedFd, Error> {
+    Dir::open(mount)?.open_file("open", ".", OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 fn processes(directory: &Dir) -> Result<Vec<u32>, Error> {

@@ -56,6 +56,7 @@ pub(crate) struct Inner {
     limits: Limits,
     unenforced: Vec<Unenforced>,
     own: std::path::PathBuf,
+    mount: std::path::PathBuf,
     owner: u32,
     removed: AtomicBool,
 }
@@ -137,6 +138,7 @@ impl Subtree {
             limits: Limits::default(),
             unenforced: Vec::new(),
             own: layout.own_group().to_owned(),
+            mount: layout.mount_point().to_owned(),
             owner: std::process::id(),
             removed: AtomicBool::new(false),
         };
@@ -194,6 +196,20 @@ impl Subtree {
         self.inner
             .directory
             .open_file("open", "cgroup.kill", OFlags::WRONLY)
+    }
+
+    /// The directory on which a child takes a shared lock (flock(2)) that is made in the embedder's own group and then
+    /// joins its own: from before it is made until it has joined. [`Subtree::prepare`] of whatever process takes an
+    /// exclusive one while it moves the processes of a group into a leaf. Without the lock it could have seen the
+    /// child before, and would move it out of its group after that.
+    ///
+    /// It is the mount point of the cgroup2 tree, which every user may open and lock: who does so keeps guests from being
+    /// started, and no more. The descriptor is close-on-exec, not below 3, and an open file of its own.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the mount is gone.
+    pub fn settling(&self) -> Result<OwnedFd, Error> {
+        home::settling(&self.inner.mount)
     }
 
     /// `cgroup.freeze` of the subtree, opened for writing: whoever writes "1" to it stops every run. Meant to come

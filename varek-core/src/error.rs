@@ -185,7 +185,7 @@ impl fmt::Display for Missing {
 #[repr(u32)]
 #[non_exhaustive]
 pub enum SetupStep {
-    /// clone3(2).
+    /// clone3(2), or clone(2) where the host refuses that.
     Clone = 0,
     /// Placement in the groups.
     Groups = 1,
@@ -252,7 +252,7 @@ impl SetupStep {
 impl fmt::Display for SetupStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Clone => "clone3",
+            Self::Clone => "clone",
             Self::Groups => "groups",
             Self::Session => "setsid",
             Self::Signals => "signals",
@@ -318,6 +318,10 @@ fn remedy(step: SetupStep, source: &io::Error) -> &'static str {
         }
         (SetupStep::Exec, Some(2)) => "; the program's interpreter or loader is missing",
         (SetupStep::Clone, Some(11)) => "; the embedder's own process limit is reached",
+        (SetupStep::Clone | SetupStep::Groups, Some(13)) => {
+            "; the group above both this program's and the guest's must be writable to it (delegated)"
+        }
+        (SetupStep::Groups, Some(11)) => "; somebody locks the root of the cgroup2 tree (flock)",
         (SetupStep::Clone | SetupStep::Landlock | SetupStep::Filter, Some(24)) => {
             "; the embedder has no free descriptor: raise its RLIMIT_NOFILE"
         }

@@ -160,16 +160,12 @@ fn missing(
 }
 
 fn seccomp(host: &Host) -> Verdict {
-    if host.seccomp_filter && host.clone3 {
-        return Verdict::Enforced("default deny, one exec, no new privileges".into());
+    match host.seccomp_refusal() {
+        None => Verdict::Enforced("default deny, one exec, no new privileges".into()),
+        Some(Refusal { has, remedy }) => {
+            Verdict::Refused(missing(Layer::Seccomp, "a system call filter", has, remedy))
+        }
     }
-    if let Some(Refusal { has, remedy }) = host.seccomp_refusal() {
-        return Verdict::Refused(missing(Layer::Seccomp, "a system call filter", has, remedy));
-    }
-    let has = "does not let this program call clone3";
-    let remedy =
-        "allow clone3 in the seccomp profile of the container (a current default profile does)";
-    Verdict::Refused(missing(Layer::Seccomp, "a system call filter", has, remedy))
 }
 
 fn denial_reports(host: &Host) -> Verdict {
@@ -367,7 +363,7 @@ fn watchdog(policy: &Policy, host: &Host) -> Verdict {
             remedy,
         ));
     }
-    if !host.groups.kill || !host.clone_into_group {
+    if !host.groups.kill {
         return Verdict::Refused(missing(
             Layer::Watchdog,
             KILLED_AT_ONCE,

@@ -55,6 +55,7 @@ mod capture;
 mod cell;
 mod child;
 mod command;
+mod creation;
 mod error;
 mod filesystem;
 mod guardian;

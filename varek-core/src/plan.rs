@@ -20,6 +20,7 @@ use crate::child::sys::{
     Rlimit, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
 };
 use crate::command::{Command, Input, InputKind, Output, OutputKind, ScratchFile};
+use crate::creation::Creation;
 use crate::error::Error;
 use crate::identity::Lease;
 use crate::kits::{Kit, Kits};
@@ -32,10 +33,14 @@ use crate::scratch::Scratch;
 /// What the spawner needs of a run. Every descriptor is over 2 and closes at exec.
 pub(crate) struct ChildPlan {
     pub(crate) report: Arc<Report>,
-    /// The cgroup2 directory to be cloned into.
+    pub(crate) creation: Creation,
+    /// The directory of the cgroup2 group.
     pub(crate) group: OwnedFd,
-    /// The `cgroup.procs` of v1 groups.
+    /// The `cgroup.procs` of the groups that the child joins, that of the cgroup2 group first where it is not cloned into
+    /// that.
     pub(crate) placements: Vec<OwnedFd>,
+    /// What a child that joins its cgroup2 group locks until it has.
+    pub(crate) settling: Option<OwnedFd>,
     pub(crate) directory: OwnedFd,
     pub(crate) rlimits: Vec<Rlimit>,
     pub(crate) open_files: Rlimit,
@@ -149,12 +154,10 @@ pub(crate) fn prepare(
     };
     let child = ChildPlan {
         report: Arc::new(Report::new()),
+        creation: sealed.creation,
         group: above_stdio(group.directory())?,
-        placements: group
-            .placements()
-            .iter()
-            .map(above_stdio)
-            .collect::<Result<_, _>>()?,
+        placements: placements(sealed.creation, &group)?,
+        settling: settling(sealed)?,
         directory: working_directory(&command, &scratch)?,
         rlimits: rlimits(policy, sealed.most_cpus),
         open_files: nofile(policy),
@@ -187,6 +190,24 @@ pub(crate) fn prepare(
         arguments: command.arguments.len(),
     };
     Ok((child, run))
+}
+
+/// An open file of its own for each run, since its lock is.
+fn settling(sealed: &Sealed) -> Result<Option<OwnedFd>, Error> {
+    let joins = sealed.creation.joins();
+    Ok(joins.then(|| sealed.subtree.settling()).transpose()?)
+}
+
+/// The groups that the child joins, opened with the rights of the embedder, which count (Linux 5.17).
+fn placements(creation: Creation, group: &Group) -> Result<Vec<OwnedFd>, Error> {
+    let mut placements = Vec::with_capacity(1 + group.placements().len());
+    if creation.joins() {
+        placements.push(above_stdio(group.place_file()?)?);
+    }
+    for legacy in group.placements() {
+        placements.push(above_stdio(legacy)?);
+    }
+    Ok(placements)
 }
 
 fn fill(scratch: &Scratch, files: &[ScratchFile]) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! A policy made ready for a host.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -13,6 +14,7 @@ use varek_telemetry::{Enforcement, Layer, LayerStatus, Queue, Sink};
 
 use crate::cell::Cell;
 use crate::command::{Command, Output};
+use crate::creation::Creation;
 use crate::error::{Error, Missing, Problem};
 use crate::guardian::Guardian;
 use crate::handle::Child;
@@ -65,6 +67,7 @@ pub(crate) struct Sealed {
     pub(crate) uids: Option<UidPool>,
     pub(crate) privileged: bool,
     pub(crate) subtree: Subtree,
+    pub(crate) creation: Creation,
     guardian: Mutex<Option<Guardian>>,
     pub(crate) group_limits: GroupLimits,
     /// CPUs that a guest could use at most: it may widen its affinity, and a quota of the embedder's group is not
@@ -314,6 +317,7 @@ impl SandboxBuilder {
         let trial = subtree.create("trial", &group_limits)?;
         let unenforced = trial.unenforced().iter().chain(subtree.unenforced());
         note_unenforced(unenforced, &mut enforcement);
+        let creation = creation(&host, trial.directory(), &mut enforcement)?;
         drop(trial);
         // Behind the sweep of the groups, whose processes may have had these uids.
         let uids = (asked.uid == Uid::Own)
@@ -344,6 +348,7 @@ impl SandboxBuilder {
             grants,
             uids,
             subtree,
+            creation,
             guardian,
             group_limits,
             most_cpus: sys::configured_cpus().max(host.cpus),
@@ -428,6 +433,27 @@ fn group_limits(
         pids: limits.pids.filter(|_| pids),
         cpu: limits.cpu.filter(|_| cpu).map(quota).transpose()?,
     })
+}
+
+/// How children are made and come into their group, tried in this one.
+fn creation(
+    host: &Host,
+    group: BorrowedFd<'_>,
+    enforcement: &mut Enforcement,
+) -> Result<Creation, Error> {
+    let creation = Creation::tried(host, group).map_err(|error| Error::Unsupported {
+        missing: vec![Missing {
+            layer: Layer::Watchdog,
+            asked: "a child in a group of its own".into(),
+            has: format!("refuses clone3 and clone with a pidfd to this program ({error})"),
+            remedy: "allow clone3 or clone in the seccomp profile of the container".into(),
+        }],
+    })?;
+    if let Some(LayerStatus::Enforced { detail }) = enforcement.status(Layer::Watchdog) {
+        let detail = format!("{detail}; {creation}");
+        enforcement.record(Layer::Watchdog, LayerStatus::Enforced { detail });
+    }
+    Ok(creation)
 }
 
 /// Who kills the tree when the embedder is killed: the guardian, or where it cannot be started the next sweep.

@@ -6,12 +6,16 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
+use crate::child::clone::sys::clone_vfork;
 use crate::child::sys as child_sys;
 use crate::child::{Report, Setup, step};
 use crate::error::SetupStep;
@@ -44,6 +48,14 @@ impl Born {
             failure,
         }
     }
+
+    /// Nothing was made, because it could not have been put into its group.
+    fn unplaced(error: io::Error) -> Self {
+        Self {
+            failure: Some((SetupStep::Groups, error)),
+            ..Self::stillborn(io::ErrorKind::Other.into())
+        }
+    }
 }
 
 /// One child to make, and whom to tell.
@@ -70,6 +82,9 @@ pub(crate) struct Spawner {
     state: Mutex<State>,
     work: Condvar,
 }
+
+/// How long a child waits for somebody who moves processes between groups, a matter of a few milliseconds.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// More threads than this are never started: each is stuck in a program start that the host does not finish.
 const MOST_THREADS: usize = 32;
@@ -168,15 +183,33 @@ impl Spawner {
     }
 }
 
+/// Waits until nobody moves processes between groups, and keeps everybody from it: see
+/// [`varek_cgroup::Subtree::settling`].
+fn settle(lock: &OwnedFd) -> io::Result<()> {
+    let until = Instant::now() + SETTLE_PATIENCE;
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
 /// Creates one child; returns when its program runs or its set-up has failed.
 fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
     let report = &plan.report;
     let groups: Vec<RawFd> = plan.placements.iter().map(AsRawFd::as_raw_fd).collect();
     let arguments = sys::ExecArray::new(&plan.arguments);
     let environment = sys::ExecArray::new(&plan.environment);
+    if let Err(error) = plan.settling.as_ref().map_or(Ok(()), settle) {
+        return Born::unplaced(error);
+    }
     let setup = Setup {
         report,
         groups: &groups,
+        settling: plan.settling.as_ref().map(AsRawFd::as_raw_fd),
         directory: plan.directory.as_raw_fd(),
         rlimits: &plan.rlimits,
         privileged: plan.privileged,
@@ -201,13 +234,12 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
         #[cfg(feature = "test-hooks")]
         hold_at: plan.hold_at,
     };
-    let mut pidfd: RawFd = -1;
+    let way = plan.creation.way(plan.group.as_fd());
     let in_set_up = SetupWindow::enter();
     let cloned = match child_sys::signal_mask(u64::MAX) {
         Err(errno) => Err(errno),
         Ok(mask) => {
-            let group = Some(plan.group.as_raw_fd());
-            let cloned = child_sys::clone_vfork(stack.memory(), &mut pidfd, group, &setup);
+            let cloned = clone_vfork(stack.memory(), &report.pidfd, way, &setup);
             // The mask that this thread had a moment ago is valid.
             let _ = child_sys::signal_mask(mask);
             cloned
@@ -217,7 +249,11 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
         Ok(pid) => pid,
         Err(errno) => return Born::stillborn(io::Error::from_raw_os_error(errno)),
     };
-    let Some(pidfd) = sys::adopt_descriptor(pidfd) else {
+    // The child has let go of it where it came to that.
+    if let Some(lock) = &plan.settling {
+        let _ = flock(lock, FlockOperation::Unlock);
+    }
+    let Some(pidfd) = sys::adopt_descriptor(report.pidfd.load(Ordering::Acquire)) else {
         return Born::stillborn(io::ErrorKind::NotFound.into());
     };
     // Inside the window, so that nobody takes what is about to be adopted for a stray.
@@ -248,6 +284,22 @@ pub(crate) fn close_strays() {
     window.strays = window.children > 0;
     if !window.strays {
         strays::close_listeners();
+    }
+}
+
+/// Kills a child that is in set-up, in its group or not: before it has joined, no kill of the group reaches it. To be
+/// called by the supervisor alone, until it has taken over what the spawner says of the child, and again after a moment:
+/// the child may not be there yet.
+pub(crate) fn kill_in_set_up(report: &Report) {
+    if report.step.load(Ordering::Acquire) == 0 {
+        // Before its first step the number may not be a pidfd yet, and may stay none.
+        return;
+    }
+    let pidfd = report.pidfd.load(Ordering::Acquire);
+    if pidfd >= 0 {
+        // The spawner owns it, or the message on its way to the supervisor does.
+        let pidfd = sys::borrow_descriptor(pidfd);
+        let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
     }
 }
 

@@ -6,6 +6,8 @@
 //! - The child shares the embedder's memory until execve, and the embedder's other threads go on: no
 //!   allocation, no lock, no formatting, no panic, no thread-local storage.
 //! - Nothing that acts on the memory map may be called: it is the embedder's.
+//! - A child that was not cloned into its cgroup2 group joins it first. Only its parent-death signal is set before: no
+//!   kill of a group reaches it yet.
 //! - The descriptor table is the embedder's until [`sys::unshare_descriptors`]: before it, the only new
 //!   descriptors are `/proc/self` and the listener, which are meant for the embedder.
 //! - Once the filter is in, nobody answers a notification until the spawner runs again, so only calls of
@@ -21,6 +23,15 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
     reason = "the module of this name is where system calls are made"
 )]
 pub(crate) mod sys;
+
+/// The call that makes the child.
+pub(crate) mod clone {
+    #[expect(
+        unsafe_code,
+        reason = "the module of this name is where system calls are made"
+    )]
+    pub(crate) mod sys;
+}
 
 use sys::{Errno, Pointers, Rlimit};
 
@@ -53,6 +64,9 @@ pub(crate) struct Report {
     pub(crate) step: AtomicU32,
     /// The error of that step; 0 where there is none (yet).
     pub(crate) errno: AtomicI32,
+    /// The child's pidfd, a number in the embedder's table. The kernel stores it before it is one; it is once the
+    /// child is in its first step.
+    pub(crate) pidfd: AtomicI32,
     /// The listener, a number in the embedder's table; -1 where there is none (yet).
     pub(crate) listener: AtomicI32,
     /// The child's `/proc` entry, a number in the embedder's table; -1 where there is none (yet).
@@ -64,6 +78,7 @@ impl Report {
         Self {
             step: AtomicU32::new(0),
             errno: AtomicI32::new(0),
+            pidfd: AtomicI32::new(-1),
             listener: AtomicI32::new(-1),
             own_proc: AtomicI32::new(-1),
         }
@@ -74,8 +89,10 @@ impl Report {
 /// embedder's table, all over 2, kept open by the plan until the clone has returned.
 pub(crate) struct Setup<'a> {
     pub(crate) report: &'a Report,
-    /// `cgroup.procs` files to join.
+    /// `cgroup.procs` files to join, that of the cgroup2 group first where the child is not cloned into it.
     pub(crate) groups: &'a [i32],
+    /// The lock that keeps everybody from moving the child while it is on its way into the groups.
+    pub(crate) settling: Option<i32>,
     pub(crate) directory: i32,
     pub(crate) rlimits: &'a [Rlimit],
     /// Whether the embedder may drop bounding capabilities and groups, that is, has CAP_SETPCAP and CAP_SETGID.
@@ -128,16 +145,21 @@ fn enter(setup: &Setup<'_>, step: u32) {
 fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
     // For the steps before the credentials change, which clears it.
     sys::die_with_parent()?;
+    // Nothing comes before the cgroup2 group.
     enter(setup, step::GROUPS);
     for procs in setup.groups {
         sys::join_group(*procs)?;
+    }
+    if let Some(lock) = setup.settling {
+        sys::unlock(lock)?;
     }
 
     enter(setup, step::SESSION);
     sys::setsid()?;
 
     enter(setup, step::SIGNALS);
-    // CLONE_CLEAR_SIGHAND has reset handlers; an ignored signal stays ignored through it and through exec.
+    // A handler is the embedder's code: clone(2) leaves it in place, CLONE_CLEAR_SIGHAND of clone3 does not. An
+    // ignored signal stays ignored through both and through exec.
     for signal in (1..=64).filter(|signal| !matches!(signal, 9 | 19)) {
         sys::default_disposition(signal)?;
     }

@@ -1,4 +1,4 @@
-//! System calls of the child, one thin function each, and the clone that makes it.
+//! System calls of the child, one thin function each.
 //!
 //! `#![no_std]` without `alloc`: the child shares its memory with the suspended embedder, so nothing here
 //! allocates, locks, formats, panics or touches thread-local storage (`errno` included: results come
@@ -11,10 +11,8 @@
     reason = "registers carry numbers of every width; both architectures have 64-bit ones"
 )]
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char};
 use core::ptr;
-
-use super::Setup;
 
 /// A kernel error number, positive.
 pub(crate) type Errno = i32;
@@ -24,6 +22,7 @@ mod number {
     pub(super) const RT_SIGACTION: usize = 13;
     pub(super) const RT_SIGPROCMASK: usize = 14;
     pub(super) const EXECVE: usize = 59;
+    pub(super) const FLOCK: usize = 73;
     pub(super) const FCHDIR: usize = 81;
     pub(super) const UMASK: usize = 95;
     pub(super) const GETPPID: usize = 110;
@@ -48,6 +47,7 @@ mod number {
     pub(super) const RT_SIGACTION: usize = 134;
     pub(super) const RT_SIGPROCMASK: usize = 135;
     pub(super) const EXECVE: usize = 221;
+    pub(super) const FLOCK: usize = 32;
     pub(super) const FCHDIR: usize = 50;
     pub(super) const UMASK: usize = 166;
     pub(super) const GETPPID: usize = 173;
@@ -68,7 +68,6 @@ mod number {
 }
 
 // The same on both architectures.
-const CLONE3: usize = 435;
 const CLOSE_RANGE: usize = 436;
 const LANDLOCK_ADD_RULE: usize = 445;
 const LANDLOCK_RESTRICT_SELF: usize = 446;
@@ -132,7 +131,7 @@ unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
     result
 }
 
-fn outcome(result: isize) -> Result<usize, Errno> {
+pub(super) fn outcome(result: isize) -> Result<usize, Errno> {
     match usize::try_from(result) {
         Ok(value) => Ok(value),
         Err(_) => Err(result.wrapping_neg() as Errno),
@@ -142,128 +141,6 @@ fn outcome(result: isize) -> Result<usize, Errno> {
 fn as_word(value: i32) -> usize {
     // Sign-extended, as the kernel takes an int or a descriptor.
     value as isize as usize
-}
-
-/// `struct clone_args` (clone(2)), the version of Linux 5.7 with `cgroup`.
-#[repr(C, align(8))]
-#[derive(Debug, Default)]
-pub(crate) struct CloneArguments {
-    pub(crate) flags: u64,
-    pub(crate) pidfd: u64,
-    pub(crate) child_tid: u64,
-    pub(crate) parent_tid: u64,
-    pub(crate) exit_signal: u64,
-    pub(crate) stack: u64,
-    pub(crate) stack_size: u64,
-    pub(crate) tls: u64,
-    pub(crate) set_tid: u64,
-    pub(crate) set_tid_size: u64,
-    pub(crate) cgroup: u64,
-}
-
-pub(crate) const CLONE_VM: u64 = 0x100;
-pub(crate) const CLONE_FILES: u64 = 0x400;
-pub(crate) const CLONE_PIDFD: u64 = 0x1000;
-pub(crate) const CLONE_VFORK: u64 = 0x4000;
-pub(crate) const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
-pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-
-/// `long clone3(struct clone_args *args, size_t size)` with `CLONE_VM | CLONE_VFORK`, on a stack of the
-/// child's own; the child runs [`super::prepare`] and never returns here. Gives the child's pid.
-///
-/// The calling thread is suspended until the child has called execve or is gone.
-///
-/// # References
-///
-/// clone(2), vfork(2).
-pub(crate) fn clone_vfork(
-    stack: &mut [u8],
-    pidfd: &mut i32,
-    cgroup: Option<i32>,
-    setup: &Setup<'_>,
-) -> Result<u32, Errno> {
-    // The ABI wants the stack's end on 16 bytes; the kernel puts the pointer to stack + stack_size.
-    let start = stack.as_mut_ptr().addr();
-    let end = (start + stack.len()) & !15;
-    let mut flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
-    if cgroup.is_some() {
-        flags |= CLONE_INTO_CGROUP;
-    }
-    let arguments = CloneArguments {
-        flags,
-        pidfd: ptr::from_mut(pidfd).expose_provenance() as u64,
-        exit_signal: 17, // SIGCHLD; exec would set it in any case
-        stack: stack.as_mut_ptr().expose_provenance() as u64,
-        stack_size: (end - start) as u64,
-        cgroup: cgroup.map_or(0, |fd| u64::from(fd.unsigned_abs())),
-        ..CloneArguments::default()
-    };
-    // SAFETY: `arguments` describes a live stack that nobody else uses; CLONE_VFORK suspends this thread
-    // until the child no longer shares the memory, so `stack`, `pidfd` and `setup` outlive the child's
-    // use of them. The caller has blocked all signals, so no handler runs on the child's stack.
-    let result = unsafe { clone3(&arguments, ptr::from_ref(setup).cast()) };
-    outcome(result).map(|pid| pid as u32)
-}
-
-#[cfg(target_arch = "x86_64")]
-unsafe fn clone3(arguments: &CloneArguments, setup: *const c_void) -> isize {
-    let result: isize;
-    // SAFETY: parent and child leave the instruction with the same registers but for rax and rsp. The
-    // child never reaches the end of the block: `entry` does not return. r12 and r13 survive the call.
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r13",
-            "call r12",
-            "ud2",
-            "2:",
-            inlateout("rax") CLONE3 as isize => result,
-            in("rdi") ptr::from_ref(arguments),
-            in("rsi") size_of::<CloneArguments>(),
-            in("r12") entry as extern "C" fn(*const c_void) -> !,
-            in("r13") setup,
-            lateout("rcx") _,
-            lateout("r11") _,
-        );
-    }
-    result
-}
-
-#[cfg(target_arch = "aarch64")]
-unsafe fn clone3(arguments: &CloneArguments, setup: *const c_void) -> isize {
-    let result: isize;
-    // SAFETY: parent and child leave the instruction with the same registers but for x0 and sp. The
-    // child never reaches the end of the block: `entry` does not return. x20 and x21 survive the call.
-    unsafe {
-        core::arch::asm!(
-            "svc 0",
-            "cbnz x0, 2f",
-            "mov x29, xzr",
-            "mov x30, xzr",
-            "mov x0, x21",
-            "blr x20",
-            "brk #1",
-            "2:",
-            in("x8") CLONE3,
-            inlateout("x0") ptr::from_ref(arguments) => result,
-            in("x1") size_of::<CloneArguments>(),
-            in("x20") entry as extern "C" fn(*const c_void) -> !,
-            in("x21") setup,
-            lateout("x30") _,
-        );
-    }
-    result
-}
-
-/// The child's first instruction in Rust.
-extern "C" fn entry(setup: *const c_void) -> ! {
-    // SAFETY: `clone_vfork` passes a pointer to a `Setup` that lives until this child has called execve
-    // or is gone, and only reads it meanwhile.
-    let setup = unsafe { &*setup.cast::<Setup<'_>>() };
-    super::prepare(setup)
 }
 
 /// `long rt_sigprocmask(SIG_SETMASK, &set, &old, 8)`: sets this thread's mask, every signal included
@@ -318,6 +195,17 @@ pub(crate) fn join_group(procs: i32) -> Result<(), Errno> {
     ];
     // SAFETY: `text` is a live byte.
     outcome(unsafe { syscall(number::WRITE, arguments) }).map(drop)
+}
+
+/// `int flock(fd, LOCK_UN)`.
+///
+/// # References
+///
+/// flock(2).
+pub(crate) fn unlock(lock: i32) -> Result<(), Errno> {
+    const LOCK_UN: usize = 8;
+    // SAFETY: takes no pointer.
+    outcome(unsafe { syscall(number::FLOCK, [as_word(lock), LOCK_UN, 0, 0, 0, 0]) }).map(drop)
 }
 
 /// `pid_t setsid(void)`.

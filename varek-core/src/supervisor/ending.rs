@@ -216,6 +216,7 @@ impl Run {
     pub(super) fn clean_late(&mut self, sealed: &Sealed, epoll: &OwnedFd) {
         self.retry_at = Some(Instant::now() + LATE_RETRY);
         if !self.born {
+            self.kill_in_set_up();
             return;
         }
         let _ = self.plan.group.kill_each();
@@ -306,6 +307,7 @@ impl Run {
     pub(super) fn abandon(&mut self, reason: &str) {
         self.cell.mark_unwanted();
         if !self.over() {
+            self.kill_in_set_up();
             let _ = self.plan.group.kill();
             if let Some(lease) = self.plan.lease.take() {
                 // Somebody may still run under this number.

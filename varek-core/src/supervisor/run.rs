@@ -332,6 +332,7 @@ impl Run {
 
     pub(super) fn kill_tree(&mut self, sealed: &Sealed) {
         self.retry_at = Some(Instant::now() + KILL_RETRY);
+        self.kill_in_set_up();
         if let Err(error) = self.plan.group.kill() {
             self.fault("kill the tree", &error, sealed);
             if let Some((_, pidfd)) = &self.child {
@@ -340,10 +341,22 @@ impl Run {
         }
     }
 
+    /// A child that has to join its group is not in it from the start, and a kill of the group misses it.
+    pub(super) fn kill_in_set_up(&self) {
+        if !self.born {
+            spawn::kill_in_set_up(&self.plan.report);
+        }
+    }
+
     /// A guest can make processes that the kernel's kill of a group does not reach.
     fn kill_again(&mut self, sealed: &Sealed) {
+        self.kill_in_set_up();
         match self.plan.group.populated() {
-            Ok(false) => return self.check_empty(sealed),
+            Ok(false) if self.born => return self.check_empty(sealed),
+            Ok(false) => {
+                self.retry_at = Some(Instant::now() + KILL_RETRY);
+                return;
+            }
             Ok(true) => {}
             Err(error) => self.fault("see whether the group is empty", &error, sealed),
         }

@@ -80,6 +80,34 @@ pub(crate) fn block(signal: i32) {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
 }
 
+/// An instruction of a filter: code, jump where true, jump where false, value (seccomp(2), `linux/filter.h`).
+pub(crate) type Instruction = (u16, u8, u8, u32);
+
+/// Installs a seccomp filter on this thread and those that it starts, and sets no_new_privs.
+pub(crate) fn filter(instructions: &[Instruction]) -> io::Result<()> {
+    let mut filter: Vec<libc::sock_filter> = instructions
+        .iter()
+        .map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k })
+        .collect();
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).map_err(io::Error::other)?,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: takes numbers; the attribute is this thread's.
+    let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    check(result.into())?;
+    // SAFETY: `program` names live instructions, which the kernel copies.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            0,
+            &raw const program,
+        )
+    };
+    check(result).map(drop)
+}
+
 /// What two processes may share (kcmp(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
