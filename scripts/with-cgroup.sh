@@ -107,9 +107,14 @@ as_root_unified() {
     esac
 }
 
-# Whether the own group was given to this user: it is writable, and no unit of systemd that was not made for this.
+# Whether the own group was given to this user: it is writable, and not below a service manager of users
+# in a unit that was not made for this, since to such a manager all of its groups belong.
 given() {
     [ -w "$root$own" ] && [ -w "$root$own/cgroup.procs" ] && [ -w "$root$own/cgroup.subtree_control" ] || return 1
+    case $own in
+    */user@*.service/*) ;;
+    *) return 0 ;;
+    esac
     case $own in
     */run-*.scope | */run-*.scope/* | */run-*.service | */run-*.service/*) return 0 ;;
     *.scope | *.scope/* | *.service | *.service/*) return 1 ;;
