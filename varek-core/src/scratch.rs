@@ -121,9 +121,9 @@ impl Scratch {
             }
             Err(errno) => return Err(failed("lock the scratch directory", errno)),
         };
+        givable(&resolved)?;
         let mut end = End::Nothing;
         if let Some((uid, gid)) = owner {
-            givable(&resolved)?;
             reachable(resolved.parent().unwrap_or(&resolved), owner)?;
             let stat = rustix::fs::fstat(&directory).map_err(|errno| failed("stat", errno))?;
             if (stat.st_uid, stat.st_gid) == (uid, gid) {

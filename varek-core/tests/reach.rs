@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use support::{assert_clean, assert_gone, open_directory, python, run, text, unconfined};
+use support::{assert_clean, assert_gone, open_directory, python, root, run, text, unconfined};
 use varek_core::{Outcome, Policy, Sandbox, Signal, SyscallGroup, Termination};
 
 /// Everything by which one process reaches another, allowed as far as a policy can.
@@ -468,23 +468,18 @@ fn modes_times_and_attributes_of_the_embedders_files_cannot_be_changed() {
 }
 
 #[test]
-fn whatever_shares_a_uid_is_refused_by_name() {
+fn a_guest_of_the_embedders_uid_has_changes_of_modes_refused_by_name() {
     let sandbox = sandbox!(python());
     let outcome = run(
         &sandbox,
         "import os\nopen('a', 'w').close()\ntry: os.chmod('a', 0o600); print('done')\nexcept PermissionError: print('refused')\n",
     );
-    let own_uid = rustix_uid() == 0;
-    assert_eq!(text(&outcome), if own_uid { "done\n" } else { "refused\n" });
+    assert_eq!(text(&outcome), if root() { "done\n" } else { "refused\n" });
     let denied = outcome
         .denials
         .iter()
         .any(|(name, _)| name.contains("chmod"));
-    assert_eq!(denied, !own_uid, "{outcome}");
-}
-
-fn rustix_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
+    assert_eq!(denied, !root(), "{outcome}");
 }
 
 #[test]

@@ -35,6 +35,22 @@ pub fn not_run(name: &str, reason: &str) {
     }
 }
 
+/// Whether this embedder is root.
+pub fn root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether this embedder is root, so that guests have a uid of their own; says so where it is not.
+pub fn own_uids(test: &str) -> bool {
+    if !root() {
+        not_run(
+            test,
+            "guests have a uid of their own only where the embedder is root",
+        );
+    }
+    root()
+}
+
 /// A sandbox for this policy, or `None` where the host cannot have one, which is said.
 pub fn sandbox_or_not_run(name: &str, policy: Policy) -> Option<Sandbox> {
     match Sandbox::new(policy) {
