@@ -41,8 +41,11 @@ enum Cmd {
     Setup,
     /// Build the examples and run them one after the other, up to the first failure.
     Demo,
-    /// Run every test of the workspace, doc tests included, and sum up.
+    /// Run every test of the workspace, doc tests included, here and in virtual machines, and sum up.
     Test {
+        /// Leave out the virtual machines.
+        #[arg(long)]
+        host: bool,
         /// Make a test that this host cannot run a failure (VAREK_TEST_REQUIRE=all).
         #[arg(long)]
         require_all: bool,
@@ -67,6 +70,10 @@ enum Cmd {
         /// Print the names of all rows and do nothing else.
         #[arg(long)]
         list: bool,
+        /// Run every row, or those that are named, this host as `host`, and write the table in
+        /// docs/hosts.md.
+        #[arg(long, conflicts_with_all = ["kernel", "user", "list", "packages", "args"])]
+        matrix: bool,
         /// Make a test that a row cannot run a failure (VAREK_TEST_REQUIRE=all).
         #[arg(long)]
         require_all: bool,
@@ -103,6 +110,7 @@ fn dispatch(command: Cmd) -> Result<ExitCode> {
         Cmd::Setup => setup::command(&workspace),
         Cmd::Demo => demo::command(&workspace),
         Cmd::Test {
+            host,
             require_all,
             packages,
             args,
@@ -113,12 +121,14 @@ fn dispatch(command: Cmd) -> Result<ExitCode> {
                 packages,
                 args,
             },
+            host,
         ),
         Cmd::Vm {
             kernel,
             user,
             rows,
             list,
+            matrix,
             require_all,
             packages,
             args,
@@ -129,6 +139,7 @@ fn dispatch(command: Cmd) -> Result<ExitCode> {
                 user,
                 rows,
                 list,
+                matrix,
                 selection: test::Selection {
                     require_all,
                     packages,

@@ -16,7 +16,7 @@ use self::summary::Summary;
 use self::tally::Tally;
 use crate::groups::Groups;
 use crate::workspace::Workspace;
-use crate::{process, setup, ui};
+use crate::{process, setup, ui, vm};
 
 /// Set to `all`, it makes a test fail that the host cannot run.
 const REQUIRE: &str = "VAREK_TEST_REQUIRE";
@@ -38,15 +38,32 @@ impl Selection {
     }
 }
 
-/// The command. The last line on standard output is `N passed, N failed`, with `, N skipped`
-/// behind it where tests were not run.
-pub(crate) fn command(workspace: &Workspace, selection: &Selection) -> Result<ExitCode> {
+/// The command: the tests on this host, and then, unless that is left out, in virtual machines. The
+/// last line on standard output is `N passed, N failed`, with `, N skipped` behind it where tests
+/// were not run.
+pub(crate) fn command(
+    workspace: &Workspace,
+    selection: &Selection,
+    host_only: bool,
+) -> Result<ExitCode> {
     setup::ensure(workspace)?;
     let groups = Groups::prepare(workspace);
-    let require_all = selection.requires_all();
-    let scope = scope(workspace, selection);
-    let mut summary = Summary::new(require_all);
+    let mut summary = Summary::new(selection.requires_all());
+    let built = host(workspace, &groups, selection, &mut summary)?;
+    if built && !host_only {
+        vm::every_change(workspace, selection, &mut summary)?;
+    }
+    Ok(summary.print())
+}
 
+/// The tests on this host. Says whether they compile.
+pub(crate) fn host(
+    workspace: &Workspace,
+    groups: &Groups,
+    selection: &Selection,
+    summary: &mut Summary,
+) -> Result<bool> {
+    let scope = scope(workspace, selection);
     ui::headline("Benches: compile check");
     let mut benches = workspace.cargo(["check", "--benches"]);
     benches.args(&scope);
@@ -59,7 +76,7 @@ pub(crate) fn command(workspace: &Workspace, selection: &Selection) -> Result<Ex
     let built = process::status(build)?;
     summary.step("the tests do not compile", built);
     if !built.success() {
-        return Ok(summary.print());
+        return Ok(false);
     }
 
     ui::headline("Tests: run");
@@ -71,13 +88,13 @@ pub(crate) fn command(workspace: &Workspace, selection: &Selection) -> Result<Ex
         .arg("--")
         .args(&selection.args)
         .env(NOT_RUN_FILE, &not_run);
-    if require_all {
+    if selection.requires_all() {
         tests.env(REQUIRE, "all");
     }
     let (tally, status) = tee(tests)?;
     summary.tests(tally, status);
     summary.not_run = read_not_run(&not_run)?;
-    Ok(summary.print())
+    Ok(true)
 }
 
 /// The packages and features, as arguments of cargo.

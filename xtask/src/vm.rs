@@ -8,22 +8,27 @@
 mod cpio;
 mod kernel;
 mod machine;
+mod matrix;
 mod modules;
 mod programs;
 pub(crate) mod report;
 mod rows;
+mod tier;
 
+use std::env;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
-use std::{env, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use self::kernel::Cache;
-use self::machine::{Job, Rig};
-use self::rows::{Kernel, ROWS, Row};
+use self::machine::Rig;
+use self::matrix::Table;
+use self::report::Outcome;
+use self::rows::{EVERY_CHANGE, Kernel, ROWS, Row};
+use self::tier::Pace;
+use crate::groups::Groups;
 use crate::test::summary::Summary;
 use crate::workspace::Workspace;
 use crate::{process, setup, test, ui};
@@ -35,13 +40,9 @@ pub(crate) struct Request {
     pub(crate) user: bool,
     pub(crate) rows: Vec<String>,
     pub(crate) list: bool,
+    pub(crate) matrix: bool,
     pub(crate) selection: test::Selection,
 }
-
-/// For one test program; under software emulation the longest takes a few minutes.
-const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
-/// For a whole row.
-const ROW_LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// The command. The last line on standard output is that of `cargo xtask test`.
 pub(crate) fn command(workspace: &Workspace, request: &Request) -> Result<ExitCode> {
@@ -51,41 +52,78 @@ pub(crate) fn command(workspace: &Workspace, request: &Request) -> Result<ExitCo
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if request.matrix {
+        return matrix(workspace, request);
+    }
     let rows = choose(request)?;
     setup::ensure(workspace)?;
-    let require_all = request.selection.requires_all();
-    let mut summary = Summary::new(require_all);
-    let rig = match Rig::find(workspace) {
-        Ok(rig) => rig,
-        Err(error) => {
-            for row in rows {
-                summary.row_not_run(row.name, &format!("{error:#}"));
-            }
-            return Ok(summary.print());
-        }
-    };
-    ui::headline("Tests: build");
-    let programs = programs::build(workspace, &test::scope(workspace, &request.selection))?;
-    let arguments = words(&request.selection)?;
-    let job = Job {
+    let mut summary = Summary::new(request.selection.requires_all());
+    tier::run(
         workspace,
-        programs: &programs,
-        arguments: &arguments,
-        require_all,
-        processors: thread::available_parallelism().map_or(1, |count| count.get().min(2)),
-        program_limit: PROGRAM_LIMIT,
-        limit: ROW_LIMIT,
-    };
+        &request.selection,
+        &rows,
+        Pace::OneByOne,
+        &mut summary,
+    )?;
+    Ok(summary.print())
+}
+
+/// The rows of every change, for `cargo xtask test`.
+pub(crate) fn every_change(
+    workspace: &Workspace,
+    selection: &test::Selection,
+    summary: &mut Summary,
+) -> Result<()> {
+    let rows: Vec<_> = EVERY_CHANGE
+        .iter()
+        .filter_map(|name| Row::named(name))
+        .collect();
+    tier::run(workspace, selection, &rows, Pace::SideBySide, summary)?;
+    Ok(())
+}
+
+/// Runs rows, all where none is named, and writes what came of each into the table.
+fn matrix(workspace: &Workspace, request: &Request) -> Result<ExitCode> {
+    let chosen = |name: &str| request.rows.is_empty() || request.rows.iter().any(|row| row == name);
+    for name in &request.rows {
+        ensure!(
+            name == matrix::HOST || Row::named(name).is_some(),
+            "there is no row {name}"
+        );
+    }
+    setup::ensure(workspace)?;
+    let selection = &request.selection;
+    let mut summary = Summary::new(selection.requires_all());
+    let mut table = Table::default();
+    if chosen(matrix::HOST) {
+        let groups = Groups::prepare(workspace);
+        test::host(workspace, &groups, selection, &mut summary)?;
+        let programs = programs::build(workspace, &test::scope(workspace, selection))?;
+        let doctor = programs.doctor.context("the workspace has no doctor")?;
+        let said = groups
+            .program(doctor)
+            .arg("--json")
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot start the doctor")?;
+        let said = String::from_utf8_lossy(&said.stdout);
+        let counts = summary.counts();
+        table.row(matrix::HOST, Some(&said), counts, &Outcome::default());
+    }
+    let rows: Vec<_> = ROWS.iter().filter(|row| chosen(row.name)).collect();
+    let outcomes = tier::run(workspace, selection, &rows, Pace::SideBySide, &mut summary)?;
+    for (row, outcome) in &outcomes {
+        let mut alone = Summary::new(selection.requires_all());
+        alone.row(row.name, outcome);
+        table.row(row.name, outcome.doctor.as_deref(), alone.counts(), outcome);
+    }
     for row in rows {
-        ui::headline(&format!("Tests: {}", row.name));
-        match rig.cache.kernel(row.kernel) {
-            Ok(image) => {
-                let outcome = rig.run(row, &image, &job, ui::say)?;
-                summary.row(row.name, &outcome);
-            }
-            Err(error) => summary.row_not_run(row.name, &format!("{error:#}")),
+        if !outcomes.iter().any(|(run, _)| run.name == row.name) {
+            table.not_run(row.name, "there was no machine for it");
         }
     }
+    table.write(&workspace.root)?;
     Ok(summary.print())
 }
 

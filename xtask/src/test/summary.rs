@@ -80,7 +80,8 @@ impl Summary {
         }
     }
 
-    fn counts(&self) -> (u64, u64, u64) {
+    /// How many passed, failed and were not run.
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
         let not_run = self.not_run.len() as u64;
         let among_passed = if self.not_run_counted_as_passed {
             not_run

@@ -69,7 +69,7 @@ mod tests {
     fn an_entry_is_laid_out_as_the_kernel_reads_it() {
         let mut archive = Archive::default();
         archive.directory("bin");
-        archive.file("bin/x", true, b"12345");
+        archive.file("bin/x", true, b"abcde");
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 4, 0);
 
@@ -82,7 +82,7 @@ mod tests {
         assert!(file.starts_with(b"07070100000002000081ed"));
         assert_eq!(&file[54..62], b"00000005");
         assert_eq!(&file[94..102], b"00000006");
-        assert_eq!(&file[110..124], b"bin/x\012345\0\0\0");
+        assert_eq!(&file[110..124], b"bin/x\0abcde\0\0\0");
         assert!(file[124..].starts_with(b"070701"));
     }
 }

@@ -54,7 +54,7 @@ pub(crate) enum Acceleration {
 }
 
 /// What is run in a machine, and for how long at most.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Job<'j> {
     pub(crate) workspace: &'j Workspace,
     pub(crate) programs: &'j Programs,
@@ -80,12 +80,11 @@ impl Rig {
         let directory = Scratch::new(&self.cache.directory)?;
         let initramfs = self.initramfs(row, image, job)?;
         write(&directory.path.join("initramfs"), &initramfs)?;
-        let acceleration = match self.acceleration.get() {
-            Some(known) => *known,
-            None => {
-                let found = self.accelerate(image, job.workspace, &directory.path)?;
-                *self.acceleration.get_or_init(|| found)
-            }
+        let acceleration = if let Some(known) = self.acceleration.get() {
+            *known
+        } else {
+            let found = self.accelerate(image, job.workspace, &directory.path)?;
+            *self.acceleration.get_or_init(|| found)
         };
 
         let mut command = Command::new("sh");
@@ -96,7 +95,7 @@ impl Rig {
             .arg(self.sandbox);
         command
             .arg(&self.qemu)
-            .args(self.arguments(row, image, job, &directory.path))
+            .args(arguments(row, image, job, &directory.path))
             .args(["-accel", acceleration.word()]);
         let mut child = command
             .stdin(Stdio::piped())
@@ -195,50 +194,6 @@ impl Rig {
         Ok(Acceleration::Emulation)
     }
 
-    fn arguments(&self, row: &Row, image: &Image, job: &Job<'_>, directory: &Path) -> Vec<String> {
-        let memory = 1024 + 512 * job.processors;
-        let at = |name: &str| directory.join(name).display().to_string();
-        let mut words: Vec<String> = Vec::new();
-        let mut add = |text: &str| words.extend(text.split_whitespace().map(str::to_owned));
-        add("-cpu max -M pc -display none -no-reboot -nodefaults -no-user-config");
-        add(&format!("-m {memory} -smp {}", job.processors));
-        add("-device virtio-rng-pci -device virtio-serial-pci");
-        add("-device virtserialport,chardev=out,name=vm.out");
-        add("-device virtserialport,chardev=report,name=vm.report");
-        add(&format!(
-            "-object memory-backend-memfd,id=memory,size={memory}M,share=on"
-        ));
-        add("-numa node,memdev=memory");
-        add("-device vhost-user-fs-pci,chardev=host,tag=host");
-        // A comma in a path would end the option's value.
-        let option = |path: String| path.replace(',', ",,");
-        for (flag, value) in [
-            ("-chardev", "file,id=out,path=/dev/stdout".to_owned()),
-            (
-                "-chardev",
-                format!("file,id=report,path={}", option(at("report"))),
-            ),
-            (
-                "-chardev",
-                format!("socket,id=host,path={}", option(at("host.sock"))),
-            ),
-            ("-serial", format!("file:{}", at("console"))),
-            ("-kernel", image.kernel.display().to_string()),
-            ("-initrd", at("initramfs")),
-            (
-                "-append",
-                format!(
-                    "console=ttyS0 quiet panic=-1 vm.root={} {}",
-                    row.root.word(),
-                    row.command_line
-                ),
-            ),
-        ] {
-            words.extend([flag.to_owned(), value]);
-        }
-        words
-    }
-
     fn initramfs(&self, row: &Row, image: &Image, job: &Job<'_>) -> Result<Vec<u8>> {
         let mut archive = self.stage1(image, &job.workspace.root)?;
         archive.directory("job");
@@ -286,6 +241,57 @@ impl Rig {
         ensure!(output.status.success(), "cannot unpack {}", path.display());
         Ok((output.stdout, plain.to_owned()))
     }
+}
+
+/// Those of qemu, but for the acceleration.
+fn arguments(row: &Row, image: &Image, job: &Job<'_>, directory: &Path) -> Vec<String> {
+    let memory = memory(job.processors);
+    let at = |name: &str| directory.join(name).display().to_string();
+    let mut words: Vec<String> = Vec::new();
+    let mut add = |text: &str| words.extend(text.split_whitespace().map(str::to_owned));
+    add("-cpu max -M pc -display none -no-reboot -nodefaults -no-user-config");
+    add(&format!("-m {memory} -smp {}", job.processors));
+    add("-device virtio-rng-pci -device virtio-serial-pci");
+    add("-device virtserialport,chardev=out,name=vm.out");
+    add("-device virtserialport,chardev=report,name=vm.report");
+    add(&format!(
+        "-object memory-backend-memfd,id=memory,size={memory}M,share=on"
+    ));
+    add("-numa node,memdev=memory");
+    add("-device vhost-user-fs-pci,chardev=host,tag=host");
+    // A comma in a path would end the option's value.
+    let option = |path: String| path.replace(',', ",,");
+    for (flag, value) in [
+        ("-chardev", "file,id=out,path=/dev/stdout".to_owned()),
+        (
+            "-chardev",
+            format!("file,id=report,path={}", option(at("report"))),
+        ),
+        (
+            "-chardev",
+            format!("socket,id=host,path={}", option(at("host.sock"))),
+        ),
+        ("-serial", format!("file:{}", at("console"))),
+        ("-kernel", image.kernel.display().to_string()),
+        ("-initrd", at("initramfs")),
+        (
+            "-append",
+            format!(
+                "console=ttyS0 quiet panic=-1 vm.root={} {}",
+                row.root.word(),
+                row.command_line
+            ),
+        ),
+    ] {
+        words.extend([flag.to_owned(), value]);
+    }
+    words
+}
+
+/// A machine's memory, in MiB.
+pub(crate) fn memory(processors: usize) -> u32 {
+    let processors = u32::try_from(processors).unwrap_or(u32::MAX);
+    processors.saturating_mul(512).saturating_add(1024)
 }
 
 impl Acceleration {

@@ -145,6 +145,13 @@ fn exit(text: &str) -> Option<(usize, i32)> {
 }
 
 impl Outcome {
+    /// That of a machine that could not be started.
+    pub(crate) fn failure(line: String) -> Self {
+        let mut outcome = Self::default();
+        outcome.fail(line);
+        outcome
+    }
+
     fn fail(&mut self, line: String) {
         self.failed += 1;
         self.failures.push(line);

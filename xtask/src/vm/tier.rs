@@ -1,0 +1,194 @@
+//! Several rows, one after the other or side by side.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use anyhow::Result;
+
+use super::kernel::Image;
+use super::machine::{Job, Rig, memory};
+use super::programs;
+use super::report::Outcome;
+use super::rows::Row;
+use crate::test::summary::Summary;
+use crate::test::{self, Selection};
+use crate::ui;
+use crate::workspace::Workspace;
+
+/// For one test program; under software emulation the longest takes a few minutes.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
+/// For a whole row.
+const ROW_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// More processors than this are not worth their emulation.
+const MOST_PROCESSORS: usize = 2;
+
+/// How rows follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Each with its output as it comes.
+    OneByOne,
+    /// As many at a time as the machine has processors and memory for, each with its output in one
+    /// piece when it is over.
+    SideBySide,
+}
+
+/// A row with everything that it boots from.
+#[derive(Debug)]
+struct Boot {
+    row: &'static Row,
+    image: Image,
+}
+
+/// Runs the tests on these rows, adds what came of them to the summary, and gives it row by row. A
+/// row for which there is no machine is in the summary alone.
+pub(crate) fn run(
+    workspace: &Workspace,
+    selection: &Selection,
+    rows: &[&'static Row],
+    pace: Pace,
+    summary: &mut Summary,
+) -> Result<Vec<(&'static Row, Outcome)>> {
+    let rig = match Rig::find(workspace) {
+        Ok(rig) => rig,
+        Err(error) => {
+            for row in rows {
+                summary.row_not_run(row.name, &format!("{error:#}"));
+            }
+            return Ok(Vec::new());
+        }
+    };
+    ui::headline("Tests in virtual machines: build");
+    let programs = programs::build(workspace, &test::scope(workspace, selection))?;
+    let mut boots = Vec::new();
+    for row in rows {
+        match prepare(&rig, row) {
+            Ok(boot) => boots.push(boot),
+            Err(error) => summary.row_not_run(row.name, &format!("{error:#}")),
+        }
+    }
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let at_once = match pace {
+        Pace::OneByOne => 1,
+        Pace::SideBySide => at_once(boots.len(), processors, available_memory()),
+    };
+    let arguments = super::words(selection)?;
+    let job = Job {
+        workspace,
+        programs: &programs,
+        arguments: &arguments,
+        require_all: selection.requires_all(),
+        processors: (processors / at_once).clamp(1, MOST_PROCESSORS),
+        program_limit: PROGRAM_LIMIT,
+        limit: ROW_LIMIT,
+    };
+    let outcomes = if at_once == 1 {
+        one_by_one(&rig, &boots, &job)
+    } else {
+        side_by_side(&rig, &boots, &job, at_once)
+    };
+    for (row, outcome) in &outcomes {
+        summary.row(row.name, outcome);
+    }
+    Ok(outcomes)
+}
+
+/// Fetches and makes what is missing.
+fn prepare(rig: &Rig, row: &'static Row) -> Result<Boot> {
+    let image = rig.cache.kernel(row.kernel)?;
+    Ok(Boot { row, image })
+}
+
+fn one_by_one(rig: &Rig, boots: &[Boot], job: &Job<'_>) -> Vec<(&'static Row, Outcome)> {
+    let one = |boot: &Boot| {
+        ui::headline(&format!("Tests: {}", boot.row.name));
+        (boot.row, boot.run(rig, job, ui::say))
+    };
+    boots.iter().map(one).collect()
+}
+
+fn side_by_side(
+    rig: &Rig,
+    boots: &[Boot],
+    job: &Job<'_>,
+    at_once: usize,
+) -> Vec<(&'static Row, Outcome)> {
+    let next = AtomicUsize::new(0);
+    // Held while a row's output is printed, so that two do not mix.
+    let outcomes = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(boot) = boots.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let name = boot.row.name;
+                    ui::say(&format!(
+                        "{name}: started; its output comes when it is over."
+                    ));
+                    let begin = Instant::now();
+                    let mut lines = Vec::new();
+                    let outcome = boot.run(rig, job, |line| lines.push(line.to_owned()));
+                    let Ok(mut outcomes) = outcomes.lock() else {
+                        return;
+                    };
+                    ui::headline(&format!("Tests: {name}"));
+                    for line in lines {
+                        ui::say(&line);
+                    }
+                    ui::say(&format!("{name}: took {} s.", begin.elapsed().as_secs()));
+                    outcomes.push((boot.row, outcome));
+                }
+            });
+        }
+    });
+    let mut outcomes = outcomes.into_inner().unwrap_or_default();
+    let place = |row: &Row| boots.iter().position(|boot| boot.row.name == row.name);
+    outcomes.sort_by_key(|(row, _)| place(row));
+    outcomes
+}
+
+impl Boot {
+    /// Boots; what keeps the machine from starting is a failure of the row like any other.
+    fn run(&self, rig: &Rig, job: &Job<'_>, line: impl FnMut(&str)) -> Outcome {
+        rig.run(self.row, &self.image, job, line)
+            .unwrap_or_else(|error| Outcome::failure(format!("{error:#}")))
+    }
+}
+
+/// How many machines run at a time: each wants a processor, and its memory twice, since the file
+/// server and the emulator's own translations are not small.
+fn at_once(rows: usize, processors: usize, memory_mib: u64) -> usize {
+    let each = 2 * u64::from(memory(1));
+    let fit = usize::try_from(memory_mib / each).unwrap_or(usize::MAX);
+    rows.min(processors).min(fit).clamp(1, MOST_PROCESSORS)
+}
+
+/// In MiB; none where the kernel does not say.
+fn available_memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) / 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_wants_a_processor_and_memory() {
+        assert_eq!(at_once(3, 2, 16_000), 2);
+        assert_eq!(at_once(1, 2, 16_000), 1);
+        assert_eq!(at_once(3, 1, 16_000), 1);
+        assert_eq!(at_once(3, 8, 4_000), 1);
+        assert_eq!(at_once(0, 8, 0), 1);
+    }
+
+    #[test]
+    fn this_machine_says_how_much_memory_it_has() {
+        assert!(available_memory() > 0);
+    }
+}
