@@ -56,9 +56,6 @@ fn prepare(criterion: &mut Criterion) {
     group.bench_function("Sandbox::new", |bencher| {
         bencher.iter(|| Sandbox::new(Policy::native()).expect("a sandbox"));
     });
-    group.bench_function("Host::probe", |bencher| {
-        bencher.iter(varek_core::Host::probe);
-    });
     group.finish();
 }
 

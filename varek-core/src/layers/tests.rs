@@ -2,6 +2,8 @@ use super::*;
 use crate::host::{GroupAccess, LandlockSupport};
 use crate::limits::CpuShare;
 
+mod rows;
+
 fn missing_of(policy: &Policy, host: &Host) -> Vec<Layer> {
     layers(policy, host)
         .unwrap_err()
