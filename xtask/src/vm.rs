@@ -5,7 +5,9 @@
 //! under an overlay, stage 2 makes the row's surroundings, and the test programs run one after the
 //! other. Nothing is installed into the machine and nothing that it writes is kept.
 
+mod apt;
 mod cpio;
+mod image;
 mod kernel;
 mod machine;
 mod matrix;

@@ -2,19 +2,19 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::FlockOperation;
 
+use super::apt::Apt;
 use super::rows::Kernel;
 use crate::{process, ui};
 
 /// The package that depends on the current kernel of a release, of the small flavour for machines
 /// like these.
 const PACKAGE: &str = "linux-image-cloud-amd64";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// An unpacked kernel.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ impl Cache {
         })
     }
 
-    fn lock(&self) -> Result<File> {
+    pub(super) fn lock(&self) -> Result<File> {
         let path = self.directory.join("lock");
         let file =
             File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -86,7 +86,7 @@ impl Cache {
     }
 }
 
-fn remove(directory: &Path) -> Result<()> {
+pub(super) fn remove(directory: &Path) -> Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", directory.display()))
@@ -95,54 +95,19 @@ fn remove(directory: &Path) -> Result<()> {
     }
 }
 
-/// Fetches the package lists and the package with an apt configuration below `parts`, and leaves
-/// the package's files in `parts/files`.
+/// Fetches the package, and leaves its files in `parts/files`.
 fn fetch(kernel: Kernel, parts: &Path) -> Result<()> {
-    for tool in ["apt-get", "apt-cache", "dpkg", "depmod"] {
-        ensure!(process::in_path(tool), "there is no {tool} here");
-    }
-    let mirror = mirror()?;
+    ensure!(process::in_path("depmod"), "there is no depmod here");
+    let apt = Apt::prepare(parts, kernel.suite())?;
     ui::say(&format!(
         "Fetching Debian's Linux {} (about 40 MB) into {}.",
         kernel.name(),
         parts.display()
     ));
-    for directory in ["lists/partial", "archives/partial", "files"] {
-        fs::create_dir_all(parts.join(directory))
-            .with_context(|| format!("cannot create {directory} in {}", parts.display()))?;
-    }
-    let write = |name: &str, text: &str| {
-        fs::write(parts.join(name), text)
-            .with_context(|| format!("cannot write {name} in {}", parts.display()))
-    };
-    let signed = if Path::new(KEYRING).is_file() {
-        format!(" signed-by={KEYRING}")
-    } else {
-        String::new()
-    };
-    write(
-        "sources.list",
-        &format!(
-            "deb [arch=amd64{signed}] {mirror} {} main\n",
-            kernel.suite()
-        ),
-    )?;
-    write("status", "")?;
-    write("apt.conf", &configuration(parts))?;
-
-    let apt = |program: &str, words: &[&str]| {
-        let mut command = Command::new(program);
-        command.args(words).current_dir(parts);
-        command
-            .env("APT_CONFIG", parts.join("apt.conf"))
-            .env("LC_ALL", "C.UTF-8");
-        command
-    };
-    process::run(apt("apt-get", &["-q", "update"]))?;
-    let depends = output(apt("apt-cache", &["depends", "--important", PACKAGE]))?;
+    let depends = apt.output("apt-cache", &["depends", "--important", PACKAGE])?;
     let package = dependency(&depends)
         .with_context(|| format!("{PACKAGE} of {} depends on no kernel", kernel.suite()))?;
-    process::run(apt("apt-get", &["-q", "download", package]))?;
+    apt.run("apt-get", &["-q", "download", package])?;
 
     let archive = fs::read_dir(parts)
         .context("cannot list what was fetched")?
@@ -161,77 +126,12 @@ fn fetch(kernel: Kernel, parts: &Path) -> Result<()> {
     process::run(list)
 }
 
-/// Reads after the machine's own settings (proxies and the like), and moves everything that apt
-/// writes, so that it neither changes what is installed nor needs to be root.
-fn configuration(parts: &Path) -> String {
-    let parts = parts.display();
-    format!(
-        "Dir::Etc::sourcelist \"{parts}/sources.list\";\n\
-         Dir::Etc::sourceparts \"/dev/null\";\n\
-         Dir::Etc::preferences \"/dev/null\";\n\
-         Dir::Etc::preferencesparts \"/dev/null\";\n\
-         Dir::State \"{parts}\";\n\
-         Dir::State::lists \"{parts}/lists\";\n\
-         Dir::State::status \"{parts}/status\";\n\
-         Dir::Cache \"{parts}\";\n\
-         Dir::Cache::archives \"{parts}/archives\";\n\
-         APT::Architecture \"amd64\";\n\
-         APT::Architectures {{ \"amd64\"; }};\n\
-         APT::Sandbox::User \"root\";\n\
-         Acquire::Languages \"none\";\n\
-         Acquire::Retries \"3\";\n"
-    )
-}
-
-/// The address that this machine fetches its own distribution from.
-fn mirror() -> Result<String> {
-    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    ensure!(
-        os_release.lines().any(|line| line == "ID=debian"),
-        "kernels are fetched from Debian's mirror, and this is another distribution"
-    );
-    let mut apt = Command::new("apt-get");
-    apt.args([
-        "indextargets",
-        "--no-release-info",
-        "--format",
-        "$(CREATED_BY) $(COMPONENT) $(RELEASE) $(REPO_URI)",
-    ]);
-    let codename = os_release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-        .unwrap_or("stable");
-    mirror_of(&output(apt)?, codename).with_context(|| format!("apt names no mirror of {codename}"))
-}
-
-/// The mirror of a release itself: security updates and the like are elsewhere.
-fn mirror_of(targets: &str, codename: &str) -> Option<String> {
-    targets.lines().find_map(|line| {
-        let mirror = line.strip_prefix("Packages main ")?;
-        let (release, address) = mirror.split_once(' ')?;
-        ([codename, "stable"].contains(&release)).then(|| address.to_owned())
-    })
-}
-
 /// The first `Depends: linux-image-...` of `apt-cache depends`.
 fn dependency(depends: &str) -> Option<&str> {
     depends
         .lines()
         .filter_map(|line| line.trim().strip_prefix("Depends: "))
         .find(|package| package.starts_with("linux-image-"))
-}
-
-fn output(mut command: Command) -> Result<String> {
-    let line = process::shown(&command);
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start `{line}`"))?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        bail!("`{line}` failed: {}: {}", output.status, why.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The kernel and its modules in an unpacked package.
@@ -259,21 +159,6 @@ fn modules_base(modules: &Path) -> Option<(&std::ffi::OsStr, &Path)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_mirror_of_the_release_is_taken_and_not_that_of_its_updates() {
-        let targets = "\
-Packages main bookworm-security http://mirror.invalid/security/
-DEP-11 main bookworm http://mirror.invalid/wrong/
-Packages contrib bookworm http://mirror.invalid/wrong/
-Packages main bookworm http://mirror.invalid/debian/
-";
-        assert_eq!(
-            mirror_of(targets, "bookworm").as_deref(),
-            Some("http://mirror.invalid/debian/")
-        );
-        assert_eq!(mirror_of(targets, "trixie"), None);
-    }
 
     #[test]
     fn the_kernel_is_what_the_package_of_the_flavour_depends_on() {

@@ -21,7 +21,9 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// The guest's scripts, in `xtask/vm`, that the job takes along.
-const SCRIPTS: [&str; 4] = ["stage2", "tests", "container", "outer-filter"];
+const SCRIPTS: [&str; 5] = ["stage2", "systemd", "tests", "container", "outer-filter"];
+/// The example of a unit, which is tried where systemd is process 1.
+const UNIT: &str = "contrib/embedder.service";
 /// The script on this side.
 const MACHINE: &str = "xtask/vm/machine";
 
@@ -58,6 +60,8 @@ pub(crate) enum Acceleration {
 pub(crate) struct Job<'j> {
     pub(crate) workspace: &'j Workspace,
     pub(crate) programs: &'j Programs,
+    /// The disk with the root file system, where it is not the host's.
+    pub(crate) disk: Option<&'j Path>,
     pub(crate) arguments: &'j [String],
     pub(crate) require_all: bool,
     pub(crate) processors: usize,
@@ -201,6 +205,8 @@ impl Rig {
             let script = read(&job.workspace.root.join("xtask/vm").join(name))?;
             archive.file(&format!("job/{name}"), true, &script);
         }
+        let unit = read(&job.workspace.root.join(UNIT))?;
+        archive.file("job/example.service", false, &unit);
         archive.file("job/job", false, script(row, job)?.as_bytes());
         Ok(archive.finish())
     }
@@ -277,13 +283,18 @@ fn arguments(row: &Row, image: &Image, job: &Job<'_>, directory: &Path) -> Vec<S
         (
             "-append",
             format!(
-                "console=ttyS0 quiet panic=-1 vm.root={} {}",
-                row.root.word(),
+                "console=ttyS0 quiet panic=-1 {} {}",
+                row.root.words(),
                 row.command_line
             ),
         ),
     ] {
         words.extend([flag.to_owned(), value]);
+    }
+    if let Some(disk) = job.disk {
+        let file = option(disk.display().to_string());
+        let drive = format!("file={file},if=virtio,format=raw,readonly=on");
+        words.extend(["-drive".to_owned(), drive]);
     }
     words
 }

@@ -39,13 +39,16 @@ impl Kernel {
 pub(crate) enum RootDevice {
     /// The host's own, read-only.
     Host,
+    /// A disk with systemd, which is process 1 there.
+    Systemd,
 }
 
 impl RootDevice {
-    /// As stage 1 takes it.
-    pub(crate) fn word(self) -> &'static str {
+    /// As stage 1 takes it, from the kernel's command line.
+    pub(crate) fn words(self) -> &'static str {
         match self {
-            Self::Host => "virtiofs",
+            Self::Host => "vm.root=virtiofs",
+            Self::Systemd => "vm.root=/dev/vda vm.init=/sbin/init",
         }
     }
 }
@@ -64,6 +67,8 @@ pub(crate) enum Place {
     /// The same with groups that can be written, behind a container runtime's seccomp filter and
     /// with its capabilities.
     ContainerWritable,
+    /// Uid 1000, in the groups that a real service manager gives a login, a scope and services.
+    Systemd,
 }
 
 impl Place {
@@ -75,6 +80,7 @@ impl Place {
             Self::UserUndelegated => "user-undelegated",
             Self::Container => "container",
             Self::ContainerWritable => "container-writable",
+            Self::Systemd => "systemd",
         }
     }
 }
@@ -177,6 +183,12 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         name: "6.1-no-cgroup2",
         groups: false,
+        ..PLAIN
+    },
+    Row {
+        name: "6.1-systemd",
+        root: RootDevice::Systemd,
+        place: Place::Systemd,
         ..PLAIN
     },
 ];

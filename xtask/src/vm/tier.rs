@@ -1,5 +1,6 @@
 //! Several rows, one after the other or side by side.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -7,15 +8,19 @@ use std::{fs, thread};
 
 use anyhow::Result;
 
+use super::image;
 use super::kernel::Image;
 use super::machine::{Job, Rig, memory};
-use super::programs;
+use super::programs::{self, Programs};
 use super::report::Outcome;
-use super::rows::Row;
+use super::rows::{RootDevice, Row};
 use crate::test::summary::Summary;
 use crate::test::{self, Selection};
 use crate::ui;
 use crate::workspace::Workspace;
+
+/// What makes the disk with systemd.
+const IMAGE: &str = "xtask/vm/image";
 
 /// For one test program; under software emulation the longest takes a few minutes.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -40,6 +45,9 @@ pub(crate) enum Pace {
 struct Boot {
     row: &'static Row,
     image: Image,
+    disk: Option<PathBuf>,
+    /// Where they are others than the workspace's.
+    programs: Option<Programs>,
 }
 
 /// Runs the tests on these rows, adds what came of them to the summary, and gives it row by row. A
@@ -64,7 +72,7 @@ pub(crate) fn run(
     let programs = programs::build(workspace, &test::scope(workspace, selection))?;
     let mut boots = Vec::new();
     for row in rows {
-        match prepare(&rig, row) {
+        match prepare(&rig, row, &programs, workspace) {
             Ok(boot) => boots.push(boot),
             Err(error) => summary.row_not_run(row.name, &format!("{error:#}")),
         }
@@ -78,6 +86,7 @@ pub(crate) fn run(
     let job = Job {
         workspace,
         programs: &programs,
+        disk: None,
         arguments: &arguments,
         require_all: selection.requires_all(),
         processors: (processors / at_once).clamp(1, MOST_PROCESSORS),
@@ -96,9 +105,26 @@ pub(crate) fn run(
 }
 
 /// Fetches and makes what is missing.
-fn prepare(rig: &Rig, row: &'static Row) -> Result<Boot> {
+fn prepare(
+    rig: &Rig,
+    row: &'static Row,
+    programs: &Programs,
+    workspace: &Workspace,
+) -> Result<Boot> {
     let image = rig.cache.kernel(row.kernel)?;
-    Ok(Boot { row, image })
+    let (disk, programs) = match row.root {
+        RootDevice::Host => (None, None),
+        RootDevice::Systemd => (
+            Some(rig.cache.systemd(&workspace.root.join(IMAGE))?),
+            Some(image::by_every_way(programs)),
+        ),
+    };
+    Ok(Boot {
+        row,
+        image,
+        disk,
+        programs,
+    })
 }
 
 fn one_by_one(rig: &Rig, boots: &[Boot], job: &Job<'_>) -> Vec<(&'static Row, Outcome)> {
@@ -151,7 +177,12 @@ fn side_by_side(
 impl Boot {
     /// Boots; what keeps the machine from starting is a failure of the row like any other.
     fn run(&self, rig: &Rig, job: &Job<'_>, line: impl FnMut(&str)) -> Outcome {
-        rig.run(self.row, &self.image, job, line)
+        let job = Job {
+            disk: self.disk.as_deref(),
+            programs: self.programs.as_ref().unwrap_or(job.programs),
+            ..*job
+        };
+        rig.run(self.row, &self.image, &job, line)
             .unwrap_or_else(|error| Outcome::failure(format!("{error:#}")))
     }
 }
