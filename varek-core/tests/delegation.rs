@@ -11,6 +11,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Program, Output};
+use std::time::Duration;
 
 use rustix::process::geteuid;
 use support::{assert_clean, assert_killed, hit, not_run, python, run, text};
@@ -168,7 +169,9 @@ fn in_a_delegated_group_the_embedder_moves_aside_and_guests_are_bounded() {
     };
     let divided = fs::read_to_string(group.join("cgroup.subtree_control")).unwrap();
 
-    let sandbox = sandbox!(python().memory(64 * MIB).pids(8));
+    // A bound for hosts that are slow, not a part of what is tested.
+    let policy = python().wall_clock(Duration::from_secs(120));
+    let sandbox = sandbox!(policy.memory(64 * MIB).pids(8));
     let outcome = run(&sandbox, "print(2 + 2)");
     assert_clean(&outcome);
     assert_eq!(text(&outcome), "4\n");
