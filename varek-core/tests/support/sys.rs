@@ -133,3 +133,65 @@ pub(crate) fn share(one: u32, other: u32, what: Shared) -> io::Result<bool> {
     };
     check(result).map(|order| order == 0)
 }
+
+/// A call that an outer filter refuses, and with what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    pub(crate) call: libc::c_long,
+    pub(crate) errno: i32,
+    /// Only where the first argument has one of these bits; 0 refuses every such call.
+    pub(crate) flags: u32,
+}
+
+impl Refused {
+    pub(crate) const fn with(call: libc::c_long, errno: i32) -> Self {
+        Self {
+            call,
+            errno,
+            flags: 0,
+        }
+    }
+}
+
+/// Puts a filter around this thread and whatever it starts, as a container runtime does:
+/// `seccomp(SECCOMP_SET_MODE_FILTER, 0, &program)`.
+pub(crate) fn surround(refused: &[Refused]) -> io::Result<()> {
+    // BPF_LD | BPF_W | BPF_ABS, BPF_JMP | BPF_JEQ | BPF_K, BPF_JMP | BPF_JSET | BPF_K, BPF_RET | BPF_K.
+    const LOAD: u16 = 0x20;
+    const EQUAL: u16 = 0x15;
+    const ANY_BIT: u16 = 0x45;
+    const RETURN: u16 = 0x06;
+    // Offsets in struct seccomp_data: the number, the low half of the first argument.
+    const NUMBER: u32 = 0;
+    const FIRST: u32 = 16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = Vec::new();
+    for Refused { call, errno, flags } in refused {
+        let number = u32::try_from(*call).map_err(io::Error::other)?;
+        let answer = libc::SECCOMP_RET_ERRNO | errno.cast_unsigned();
+        program.push(step(LOAD, 0, 0, NUMBER));
+        program.push(step(EQUAL, 0, if *flags == 0 { 1 } else { 3 }, number));
+        if *flags != 0 {
+            program.push(step(LOAD, 0, 0, FIRST));
+            program.push(step(ANY_BIT, 0, 1, *flags));
+        }
+        program.push(step(RETURN, 0, 0, answer));
+    }
+    program.push(step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(io::Error::other)?,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: takes numbers; the attribute is this thread's.
+    check(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: `program` names its live instructions, which the kernel copies.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::c_ulong::from(libc::SECCOMP_SET_MODE_FILTER),
+            0 as libc::c_ulong,
+            &raw const program,
+        )
+    };
+    check(result).map(drop)
+}

@@ -51,6 +51,7 @@ fn no_groups(host: &mut Host, access: GroupAccess) {
 
 const GROUPLESS: &[Layer] = &[Layer::Memory, Layer::Pids, Layer::Cpu, Layer::Watchdog];
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn rows() -> Vec<Row> {
     let row = |name, host, strict, best_effort, says| Row {
         name,
