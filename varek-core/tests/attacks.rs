@@ -25,7 +25,7 @@ use rustix::io::IoSliceMut;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use support::{
     assert_clean, assert_gone, assert_killed, compiled, denied, hit, open_directory, python, root,
-    run, text, unconfined,
+    run, seconds, text, unconfined,
 };
 use varek_core::{
     Cause, Child, Cleanup, Command, Event, EventKind, Identity, Input, MIB, Output, Policy,
@@ -53,8 +53,8 @@ fn program(test: &str, source: &str) -> Option<(PathBuf, tempfile::TempDir)> {
     Some((program, directory))
 }
 
-fn native(seconds: u64) -> Policy {
-    Policy::native().wall_clock(Duration::from_secs(seconds))
+fn native(count: u64) -> Policy {
+    Policy::native().wall_clock(seconds(count))
 }
 
 // ---- outliving the run ----
@@ -149,11 +149,12 @@ fn a_vfork_that_never_ends_and_a_sharer_of_memory_die_with_the_run() {
 #include <signal.h>
 #include <unistd.h>
 static char stack[65536];
-static int on(void *x) { write(1, "shares\n", 7); for (;;) pause(); }
+static volatile int begun;
+static int on(void *x) { write(1, "shares\n", 7); begun = 1; for (;;) pause(); }
 int main(int n, char **v) {
     if (n == 1) { if (vfork() == 0) { write(1, "vforked\n", 8); for (;;) pause(); } }
     clone(on, stack + sizeof stack, CLONE_VM | CLONE_FS | CLONE_FILES | SIGCHLD, 0);
-    usleep(100000);
+    while (!begun) usleep(1000);
     _exit(0);
 }"#;
     let Some((program, _directory)) = program("vfork", source) else {
@@ -175,10 +176,7 @@ int main(int n, char **v) {
 #[test]
 fn a_tree_that_stops_itself_dies_with_the_run() {
     let source = "import os, signal\nfor _ in range(5):\n    if os.fork() == 0: break\nprint('x', flush=True)\nos.kill(0, signal.SIGSTOP)";
-    let outcome = run(
-        &sandbox!(python().wall_clock(Duration::from_secs(2))),
-        source,
-    );
+    let outcome = run(&sandbox!(python().wall_clock(seconds(2))), source);
     assert_killed(&outcome, &Cause::WallClock);
     assert!(outcome.stdout.total >= 2, "{outcome}");
 }
@@ -257,7 +255,7 @@ fn what_is_in_flight_between_sockets_ends_with_the_run() {
 
 #[test]
 fn a_directory_that_takes_long_to_remove_gives_uid_and_descriptors_back() {
-    let mut policy = python().wall_clock(Duration::from_secs(60));
+    let mut policy = python().wall_clock(seconds(60));
     policy.grace = Duration::from_millis(10);
     policy.identity = Identity::Own(UidRange::new(0x7100_0000, 1));
     let sandbox = sandbox!(policy);

@@ -8,10 +8,8 @@
 
 mod support;
 
-use std::time::Duration;
-
 use support::{
-    assert_clean, assert_gone, assert_killed, denied, hit, python, run, text, unconfined,
+    assert_clean, assert_gone, assert_killed, denied, hit, python, run, seconds, text, unconfined,
 };
 use varek_core::{
     Answer, Cause, Command, Outcome, Policy, Resource, Signal, SyscallGroup, Termination,
@@ -269,11 +267,12 @@ fn a_guest_that_stops_itself_is_ended_by_the_wall_clock() {
     assert_clean(&outcome);
     assert_eq!(text(&outcome), "went on\n");
 
-    let sandbox = sandbox!(python().wall_clock(Duration::from_secs(2)));
+    let sandbox = sandbox!(python().wall_clock(seconds(2)));
     let outcome = run(&sandbox, &source(19));
     assert_killed(&outcome, &Cause::WallClock);
     assert!(outcome.timed_out());
-    assert_eq!(hit(&outcome, Resource::WallClock).limit, Some(2_000_000));
+    let limit = u64::try_from(seconds(2).as_micros()).unwrap();
+    assert_eq!(hit(&outcome, Resource::WallClock).limit, Some(limit));
     assert_eq!(outcome.stdout.total, 0);
 }
 

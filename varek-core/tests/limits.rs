@@ -11,7 +11,8 @@ mod support;
 use std::time::Duration;
 
 use support::{
-    assert_clean, assert_gone, assert_killed, denied, hit, hits, open_directory, python, run, text,
+    assert_clean, assert_gone, assert_killed, denied, hit, hits, open_directory, pace, python, run,
+    seconds, text,
 };
 use varek_core::{
     Cause, Command, CpuShare, Error, Input, MIB, Output, Policy, Resource, Sandbox, Signal,
@@ -224,10 +225,7 @@ fn forks_over_the_limit_are_refused_and_counted() {
 #[test]
 fn a_fork_bomb_ends_with_its_wall_clock() {
     let bomb = "import os\nwhile True:\n\x20   try: os.fork()\n\x20   except OSError: pass";
-    let outcome = run(
-        &sandbox!(python().pids(24).wall_clock(Duration::from_secs(2))),
-        bomb,
-    );
+    let outcome = run(&sandbox!(python().pids(24).wall_clock(seconds(2))), bomb);
     assert_killed(&outcome, &Cause::WallClock);
     assert_eq!(hit(&outcome, Resource::Pids).limit, Some(24));
     assert!(hit(&outcome, Resource::Pids).count > 24);
@@ -270,14 +268,15 @@ fn a_bound_of_all_guests_that_refuses_a_fork_is_not_blamed_on_the_guest() {
 
 #[test]
 fn a_busy_loop_ends_with_its_wall_clock() {
-    let sandbox = sandbox!(python().wall_clock(Duration::from_secs(1)));
+    let sandbox = sandbox!(python().wall_clock(seconds(1)));
     let outcome = run(&sandbox, "print('begun', flush=True)\nwhile True: pass");
     assert_killed(&outcome, &Cause::WallClock);
     assert!(outcome.timed_out());
     assert_eq!(text(&outcome), "begun\n");
     let clock = hit(&outcome, Resource::WallClock);
-    assert_eq!(clock.limit, Some(1_000_000));
-    assert!(clock.count >= 1_000_000, "{clock}");
+    let limit = u64::try_from(seconds(1).as_micros()).unwrap();
+    assert_eq!(clock.limit, Some(limit));
+    assert!(clock.count >= limit, "{clock}");
     assert_eq!(outcome.violation(), Some(&Violation::Limit(clock.clone())));
 
     let outcome = run(
@@ -295,10 +294,7 @@ fn a_guest_that_ignores_every_signal_ends_with_its_wall_clock() {
                   signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
                   print('deaf', flush=True)\n\
                   while True: pass";
-    let outcome = run(
-        &sandbox!(python().wall_clock(Duration::from_secs(1))),
-        source,
-    );
+    let outcome = run(&sandbox!(python().wall_clock(seconds(1))), source);
     assert_killed(&outcome, &Cause::WallClock);
     assert_eq!(text(&outcome), "deaf\n");
 }
@@ -312,10 +308,7 @@ fn the_wall_clock_ends_the_children_of_a_first_process_that_waits() {
                   \x20   while True: signal.pause()\n\
                   print(child, flush=True)\n\
                   os.waitpid(child, 0)";
-    let outcome = run(
-        &sandbox!(python().wall_clock(Duration::from_secs(1))),
-        source,
-    );
+    let outcome = run(&sandbox!(python().wall_clock(seconds(1))), source);
     assert_killed(&outcome, &Cause::WallClock);
     assert!(!alive(text(&outcome).trim()), "{outcome}");
 }
@@ -336,21 +329,22 @@ fn two_burn(seconds: f64) -> String {
 #[test]
 fn cpu_time_is_bounded_for_the_tree_and_not_for_each_process() {
     // Each child alone stays below the limit; RLIMIT_CPU, in whole seconds, would not act before 3 s.
-    let policy = python()
-        .cpu_time(Duration::from_millis(1500))
-        .wall_clock(Duration::from_secs(60));
-    let outcome = run(&sandbox!(policy.clone()), &two_burn(1.2));
+    let bound = seconds(3) / 2;
+    let burn = |seconds: f64| two_burn(seconds * f64::from(pace()));
+    let policy = python().cpu_time(bound).wall_clock(seconds(60));
+    let outcome = run(&sandbox!(policy.clone()), &burn(1.2));
     assert_killed(&outcome, &Cause::CpuTime);
     let time = hit(&outcome, Resource::CpuTime);
-    assert_eq!(time.limit, Some(1_500_000));
-    assert!(time.count >= 1_500_000, "{time}");
-    assert!(outcome.usage.cpu_user + outcome.usage.cpu_system >= Duration::from_millis(1500));
+    let limit = u64::try_from(bound.as_micros()).unwrap();
+    assert_eq!(time.limit, Some(limit));
+    assert!(time.count >= limit, "{time}");
+    assert!(outcome.usage.cpu_user + outcome.usage.cpu_system >= bound);
     assert_eq!(outcome.stdout.total, 0);
 
-    let outcome = run(&sandbox!(policy), &two_burn(0.3));
+    let outcome = run(&sandbox!(policy), &burn(0.3));
     assert_clean(&outcome);
     assert_eq!(text(&outcome), "burnt\n");
-    assert!(outcome.usage.cpu_user + outcome.usage.cpu_system >= Duration::from_millis(600));
+    assert!(outcome.usage.cpu_user + outcome.usage.cpu_system >= seconds(3) / 5);
 }
 
 #[test]
@@ -359,7 +353,7 @@ fn a_cpu_share_holds_a_long_loop_back_and_says_for_how_long() {
     let source =
         "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass";
     let outcome = run(
-        &sandbox!(python().cpu(share).wall_clock(Duration::from_secs(60))),
+        &sandbox!(python().cpu(share).wall_clock(seconds(60))),
         source,
     );
     assert_eq!(outcome.termination, Termination::Exited(0), "{outcome}");
@@ -382,8 +376,11 @@ fn a_cpu_share_holds_a_long_loop_back_and_says_for_how_long() {
     let sandbox = sandbox!(Policy::native().cpu(share));
     let outcome = sandbox.run(Command::new("true")).unwrap();
     assert_clean(&outcome);
-    assert!(hits(&outcome, Resource::CpuShare).is_empty(), "{outcome}");
-    assert_eq!(outcome.usage.throttled, Some(Duration::ZERO));
+    let held_back = outcome.usage.throttled != Some(Duration::ZERO);
+    assert_eq!(hits(&outcome, Resource::CpuShare).is_empty(), !held_back);
+    // Where even this program takes longer than a period, nothing can be said.
+    let used = outcome.usage.cpu_user + outcome.usage.cpu_system;
+    assert!(!held_back || used > Duration::from_millis(20), "{outcome}");
 }
 
 // ---- files and descriptors ----

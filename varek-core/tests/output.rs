@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::time::Duration;
 
-use support::{assert_clean, assert_gone, assert_killed, hit, hits, python, run, text};
+use support::{assert_clean, assert_gone, assert_killed, hit, hits, python, run, seconds, text};
 use varek_core::{
     Cause, Command, Input, MIB, Output, Overflow, Policy, Resource, Termination, Violation,
 };
@@ -149,7 +149,7 @@ fn output_over_the_bound_is_a_violation_however_soon_the_guest_exits() {
 
 #[test]
 fn a_flood_of_output_costs_the_embedder_no_memory() {
-    let sandbox = sandbox!(python().wall_clock(Duration::from_secs(120)));
+    let sandbox = sandbox!(python().wall_clock(seconds(120)));
     let flood = "import os\nb = b'x' * (1 << 20)\nfor n in range(200):\n\x20   v = memoryview(b)\n\x20   while v: v = v[os.write(1, v):]";
     assert_clean(&run(&sandbox, "print()"));
     let before = memory("VmHWM");
@@ -353,7 +353,7 @@ fn more_than_a_pipe_of_input_is_written_as_the_guest_reads_it() {
 
 #[test]
 fn a_slow_reader_gets_everything_in_order() {
-    let sandbox = sandbox!(python().wall_clock(Duration::from_secs(60)));
+    let sandbox = sandbox!(python().wall_clock(seconds(60)));
     let count = 400_000;
     let command = Command::python(write_numbers(count)).stdout(Output::piped());
     let mut child = sandbox.spawn(command).unwrap();
@@ -401,7 +401,7 @@ fn a_reader_that_does_not_read_holds_the_guest_back_and_nobody_else() {
 
 #[test]
 fn a_guest_held_back_by_its_reader_still_meets_its_deadline() {
-    let sandbox = sandbox!(python().wall_clock(Duration::from_secs(2)));
+    let sandbox = sandbox!(python().wall_clock(seconds(2)));
     let source = "import os\nwhile True: os.write(1, b'x' * 65536)";
     let mut child = sandbox
         .spawn(Command::python(source).stdout(Output::piped()))
@@ -466,7 +466,7 @@ fn both_streams_can_be_read_at_the_same_time() {
 #[test]
 fn a_reader_that_goes_away_sends_the_guest_no_sigpipe() {
     // yes(1) would die of it; VAREK reads on, so that it runs until its deadline.
-    let policy = Policy::native().wall_clock(Duration::from_secs(1));
+    let policy = Policy::native().wall_clock(seconds(1));
     let mut child = sandbox!(policy)
         .spawn(Command::new("yes").stdout(Output::piped()))
         .unwrap();

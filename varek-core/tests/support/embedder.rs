@@ -112,7 +112,7 @@ macro_rules! alone {
 /// this test.
 pub(crate) fn own_uids(mut policy: Policy) -> Policy {
     if let Some(range) = uid_range(process()) {
-        policy.identity = Identity::Own(range);
+        policy.identity = Identity::Separate(range);
     }
     policy
 }

@@ -14,7 +14,8 @@
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use varek_core::{
     Cause, Cleanup, Command, DeniedCall, Error, LimitHit, Outcome, Policy, Resource, Sandbox,
@@ -76,9 +77,31 @@ macro_rules! sandbox {
     }};
 }
 
-/// The Python preset with ten seconds of wall clock.
+/// How many times slower this machine is than one for which the bounds in these tests are generous, at least 1. Under
+/// an emulated processor, or among many other programs, a start of Python takes a second.
+pub fn pace() -> u32 {
+    const QUICK: u128 = 40;
+    static PACE: LazyLock<u32> = LazyLock::new(|| {
+        let start = Instant::now();
+        let python = std::process::Command::new("python3")
+            .args(["-I", "-c", "pass"])
+            .output();
+        let took = start.elapsed().as_millis();
+        python
+            .map_or(1, |_| u32::try_from(took / QUICK).unwrap_or(u32::MAX))
+            .clamp(1, 60)
+    });
+    *PACE
+}
+
+/// A bound of so many seconds on a quick machine.
+pub fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count) * pace()
+}
+
+/// The Python preset with ten seconds of wall clock on a quick machine.
 pub fn python() -> Policy {
-    Policy::python().wall_clock(Duration::from_secs(10))
+    Policy::python().wall_clock(seconds(10))
 }
 
 /// Runs Python source, which the host must be able to start.
