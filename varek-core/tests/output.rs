@@ -12,7 +12,6 @@ mod support;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::time::Duration;
 
 use support::{assert_clean, assert_gone, assert_killed, hit, hits, python, run, seconds, text};
 use varek_core::{
