@@ -250,7 +250,7 @@ impl Stack {
     ///
     /// mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
-        let guard = rustix::param::page_size();
+        let guard = crate::host::sys::page_size();
         let size = guard + 64 * 1024;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;

@@ -569,6 +569,31 @@ fn user_namespaces_above_the_limit_are_said_to_be_refused_by_it() {
 }
 
 #[test]
+fn a_host_whose_settings_refuse_user_namespaces_names_the_setting() {
+    let setting = |path: &str| {
+        let text = fs::read_to_string(path).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let switch = setting("/proc/sys/kernel/unprivileged_userns_clone");
+    let most = setting("/proc/sys/user/max_user_namespaces");
+    let (errno, by) = if switch == Some(0) && !geteuid().is_root() {
+        (libc::EPERM, NamespaceRefusal::Sysctl)
+    } else if most == Some(0) {
+        (libc::ENOSPC, NamespaceRefusal::Limit)
+    } else {
+        return not_run(test_name!(), "no setting of this host refuses them");
+    };
+    let host = Host::probe();
+    assert_eq!(
+        host.user_namespaces,
+        UserNamespaces::Refused { errno, by },
+        "{host}"
+    );
+    // Guests need none.
+    guests_run(test_name!()).then(works);
+}
+
+#[test]
 fn user_namespaces_in_which_nothing_may_be_mounted_are_not_said_to_be_usable() {
     match embedder::role().as_deref() {
         None => with_user_namespaces(test_name!(), &["control", "taken"]),

@@ -179,7 +179,7 @@ impl GroupAccess {
                  boot with systemd.unified_cgroup_hierarchy=1"
                     .into()
             }
-            Self::NoProc => "mount it (mount -t proc proc /proc)".into(),
+            Self::NoProc => "mount /proc (mount -t proc proc /proc)".into(),
             Self::Unknown { .. } => "see the reason; Linux 5.14 or newer with a cgroup2 mount is needed".into(),
         })
     }

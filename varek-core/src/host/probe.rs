@@ -57,7 +57,7 @@ pub(super) fn probe() -> Host {
         init: getpid().is_init(),
         subreaper: rustix::process::child_subreaper().is_ok_and(|reaper| reaper.is_some()),
         discards_status: sys::sigchld_discards().unwrap_or(false),
-        page_size: u64::try_from(rustix::param::page_size()).unwrap_or(4096),
+        page_size: u64::try_from(sys::page_size()).unwrap_or(4096),
         cpus: rustix::thread::sched_getaffinity(None)
             .map_or(1, |set| usize::try_from(set.count()).unwrap_or(1).max(1)),
         kernel,

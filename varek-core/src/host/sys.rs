@@ -212,6 +212,17 @@ pub(crate) fn sigchld_discards() -> io::Result<bool> {
     Ok(old.sa_sigaction == libc::SIG_IGN || old.sa_flags & libc::SA_NOCLDWAIT != 0)
 }
 
+/// `sysconf(_SC_PAGESIZE)`: bytes of a page, as the kernel told the program at its start. rustix asks again, and
+/// before Linux 6.4 cannot without `/proc`.
+///
+/// # References
+///
+/// sysconf(3).
+pub(crate) fn page_size() -> usize {
+    // SAFETY: takes a number and reads what the C library keeps.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// `shmctl(id, IPC_RMID, NULL)`
 ///
 /// # References
