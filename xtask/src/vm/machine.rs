@@ -30,6 +30,10 @@ const MACHINE: &str = "xtask/vm/machine";
 /// What of the caller's environment the tests see.
 const PASSED_ON: [&str; 3] = ["VAREK_", "RUST_", "PROPTEST_"];
 
+/// How many cases a property is tried with, unless it says so itself or the caller does.
+const CASES: &str = "PROPTEST_CASES";
+const CASES_IN_A_MACHINE: u32 = 32;
+
 /// How long a machine of a second or two may take where the processor runs it.
 const TRIAL: Duration = Duration::from_secs(15);
 
@@ -372,6 +376,10 @@ fn script(row: &Row, job: &Job<'_>) -> Result<String> {
         if wanted && name.chars().all(plain) {
             lines.push(format!("export {name}={}", process::quoted(value.as_ref())));
         }
+    }
+    // What is drawn at random does not depend on the kernel: the host draws more of it, faster.
+    if env::var_os(CASES).is_none() {
+        lines.push(format!("export {CASES}={CASES_IN_A_MACHINE}"));
     }
     if job.require_all {
         lines.push("export VAREK_TEST_REQUIRE=all".to_owned());

@@ -20,7 +20,7 @@ pub(crate) struct Program {
 }
 
 /// What a build made.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Programs {
     pub(crate) tests: Vec<Program>,
     /// The program that says what a host offers, where its package was built.

@@ -138,10 +138,10 @@ impl<'p> Collector<'p> {
     }
 }
 
-/// `NUMBER STATUS`
+/// `NUMBER STATUS`, and for people the seconds since the boot.
 fn exit(text: &str) -> Option<(usize, i32)> {
-    let (number, status) = text.split_once(' ')?;
-    Some((number.parse().ok()?, status.parse().ok()?))
+    let mut words = text.split(' ');
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
 impl Outcome {
@@ -150,6 +150,17 @@ impl Outcome {
         let mut outcome = Self::default();
         outcome.fail(line);
         outcome
+    }
+
+    /// Adds another part of the same row.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.failures.extend(other.failures);
+        self.not_run.extend(other.not_run);
+        self.facts.values.extend(other.facts.values);
+        self.doctor = self.doctor.take().or(other.doctor);
     }
 
     fn fail(&mut self, line: String) {
@@ -198,7 +209,7 @@ mod tests {
         let output = format!(
             "     Running a (/t/x)\nrunning 2 tests\n     Running b (/t/x)\nrunning 1 test\n     Running c (/t/x)\n{PASSED}"
         );
-        let report = "exit 0 124\nexit 1 139\nexit 2 0\n";
+        let report = "exit 0 124 9.1\nexit 1 139 9.5\nexit 2 0\n";
         let outcome = outcome(&["a", "b", "c", "d"], &output, report, None);
         assert_eq!((outcome.passed, outcome.failed), (2, 3));
         assert_eq!(

@@ -46,8 +46,9 @@ struct Boot {
     row: &'static Row,
     image: Image,
     disk: Option<PathBuf>,
-    /// Where they are others than the workspace's.
-    programs: Option<Programs>,
+    programs: Programs,
+    /// Which part of the row it is, and of how many.
+    part: (usize, usize),
 }
 
 /// Runs the tests on these rows, adds what came of them to the summary, and gives it row by row. A
@@ -93,11 +94,16 @@ pub(crate) fn run(
         program_limit: PROGRAM_LIMIT,
         limit: ROW_LIMIT,
     };
-    let outcomes = if at_once == 1 {
+    let parts = if at_once == 1 {
         one_by_one(&rig, &boots, &job)
     } else {
+        if boots.len() % at_once != 0 {
+            // Else processors would stand idle at the end.
+            boots = boots.iter().flat_map(|boot| boot.split(at_once)).collect();
+        }
         side_by_side(&rig, &boots, &job, at_once)
     };
+    let outcomes = together(parts);
     for (row, outcome) in &outcomes {
         summary.row(row.name, outcome);
     }
@@ -113,10 +119,10 @@ fn prepare(
 ) -> Result<Boot> {
     let image = rig.cache.kernel(row.kernel)?;
     let (disk, programs) = match row.root {
-        RootDevice::Host => (None, None),
+        RootDevice::Host => (None, programs.clone()),
         RootDevice::Systemd => (
             Some(rig.cache.systemd(&workspace.root.join(IMAGE))?),
-            Some(image::by_every_way(programs)),
+            image::by_every_way(programs),
         ),
     };
     Ok(Boot {
@@ -124,12 +130,13 @@ fn prepare(
         image,
         disk,
         programs,
+        part: (1, 1),
     })
 }
 
 fn one_by_one(rig: &Rig, boots: &[Boot], job: &Job<'_>) -> Vec<(&'static Row, Outcome)> {
     let one = |boot: &Boot| {
-        ui::headline(&format!("Tests: {}", boot.row.name));
+        ui::headline(&format!("Tests: {}", boot.name()));
         (boot.row, boot.run(rig, job, ui::say))
     };
     boots.iter().map(one).collect()
@@ -148,7 +155,7 @@ fn side_by_side(
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(boot) = boots.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let name = boot.row.name;
+                    let name = boot.name();
                     ui::say(&format!(
                         "{name}: started; its output comes when it is over."
                     ));
@@ -174,12 +181,50 @@ fn side_by_side(
     outcomes
 }
 
+/// One outcome for each row; the parts of a row stand behind each other.
+fn together(parts: Vec<(&'static Row, Outcome)>) -> Vec<(&'static Row, Outcome)> {
+    let mut whole: Vec<(&'static Row, Outcome)> = Vec::new();
+    for (row, outcome) in parts {
+        match whole.last_mut() {
+            Some((last, sum)) if last.name == row.name => sum.add(outcome),
+            _ => whole.push((row, outcome)),
+        }
+    }
+    whole
+}
+
 impl Boot {
+    fn name(&self) -> String {
+        let name = self.row.name;
+        match self.part {
+            (_, 1) => name.to_owned(),
+            (part, of) => format!("{name}, part {part} of {of}"),
+        }
+    }
+
+    /// As many boots of the same row, with every n-th program each.
+    fn split(&self, of: usize) -> Vec<Self> {
+        let part = |part: usize| {
+            let tests = self.programs.tests.iter().skip(part).step_by(of);
+            Self {
+                row: self.row,
+                image: self.image.clone(),
+                disk: self.disk.clone(),
+                programs: Programs {
+                    tests: tests.cloned().collect(),
+                    doctor: self.programs.doctor.clone(),
+                },
+                part: (part + 1, of),
+            }
+        };
+        (0..of).map(part).collect()
+    }
+
     /// Boots; what keeps the machine from starting is a failure of the row like any other.
     fn run(&self, rig: &Rig, job: &Job<'_>, line: impl FnMut(&str)) -> Outcome {
         let job = Job {
             disk: self.disk.as_deref(),
-            programs: self.programs.as_ref().unwrap_or(job.programs),
+            programs: &self.programs,
             ..*job
         };
         rig.run(self.row, &self.image, &job, line)
@@ -192,7 +237,7 @@ impl Boot {
 fn at_once(rows: usize, processors: usize, memory_mib: u64) -> usize {
     let each = 2 * u64::from(memory(1));
     let fit = usize::try_from(memory_mib / each).unwrap_or(usize::MAX);
-    rows.min(processors).min(fit).clamp(1, MOST_PROCESSORS)
+    rows.min(processors).min(fit).max(1)
 }
 
 /// In MiB; none where the kernel does not say.
@@ -216,6 +261,41 @@ mod tests {
         assert_eq!(at_once(3, 1, 16_000), 1);
         assert_eq!(at_once(3, 8, 4_000), 1);
         assert_eq!(at_once(0, 8, 0), 1);
+    }
+
+    #[test]
+    fn the_parts_of_a_row_are_all_of_it_and_count_as_one() {
+        let program = |label: &str| programs::Program {
+            label: label.to_owned(),
+            directory: "/w".into(),
+            path: "/t".into(),
+        };
+        let boot = Boot {
+            row: &super::super::rows::ROWS[0],
+            image: Image {
+                kernel: "/k".into(),
+                modules: "/m".into(),
+            },
+            disk: None,
+            programs: Programs {
+                tests: ["a", "b", "c"].map(program).into(),
+                doctor: None,
+            },
+            part: (1, 1),
+        };
+        let parts = boot.split(2);
+        let labels = |boot: &Boot| -> Vec<_> {
+            let tests = boot.programs.tests.iter();
+            tests.map(|test| test.label.clone()).collect()
+        };
+        assert_eq!(labels(&parts[0]), ["a", "c"]);
+        assert_eq!(labels(&parts[1]), ["b"]);
+        assert!(parts[1].name().ends_with(", part 2 of 2"));
+
+        let outcome = |boot: &Boot| (boot.row, Outcome::failure("x".to_owned()));
+        let whole = together(parts.iter().map(outcome).collect());
+        assert_eq!(whole.len(), 1);
+        assert_eq!((whole[0].1.failed, whole[0].1.failures.len()), (2, 2));
     }
 
     #[test]
