@@ -151,12 +151,10 @@ impl Layout {
         #[cfg(target_os = "linux")]
         {
             let read = |path: &str| {
-                std::fs::read(path)
-                    .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-                    .map_err(|source| Error::NoProc {
-                        path: path.into(),
-                        source,
-                    })
+                read_whole(path).map_err(|source| Error::NoProc {
+                    path: path.into(),
+                    source,
+                })
             };
             let mut layout =
                 Self::parse(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)?;
@@ -323,6 +321,15 @@ impl fmt::Display for Layout {
         }
         Ok(())
     }
+}
+
+/// A file of /proc, in few calls: its size is not known beforehand, and mounts may change between two.
+#[cfg(target_os = "linux")]
+fn read_whole(path: &str) -> std::io::Result<String> {
+    use std::io::Read as _;
+    let mut bytes = Vec::with_capacity(64 * 1024);
+    std::fs::File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The first mount that shows the own group, writable ones before read-only ones.

@@ -370,6 +370,41 @@ fn below_an_outer_filter_guests_run_and_only_what_it_lets_through_is_reported() 
     }
 }
 
+#[test]
+fn what_refuses_groups_though_the_permissions_allow_them_is_named() {
+    match embedder::role().as_deref() {
+        None => {
+            if guests_run(test_name!()) {
+                for role in ["control", "EPERM", "EACCES"] {
+                    embedder::passes(embedder::again(test_name!(), role));
+                }
+            }
+        }
+        Some("control") => works(),
+        Some(role) => {
+            // EACCES is what a security module answers; only who made the filter knows better here.
+            let (errno, words) = match role {
+                "EPERM" => (
+                    libc::EPERM,
+                    "a seccomp filter around this program refuses it",
+                ),
+                _ => (libc::EACCES, "a security module refuses it"),
+            };
+            sys::surround(&[Refused::with(libc::SYS_mkdirat, errno)]).unwrap();
+            // The kernel does not say it beforehand.
+            assert_eq!(Host::probe().groups.access, GroupAccess::Writable);
+            match Sandbox::new(python()) {
+                Err(error @ Error::Group { .. }) => {
+                    let said = error.to_string();
+                    says(&said, &[words, "its permissions allow it"]);
+                    assert!(!said.contains("systemd-run"), "{said}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
 /// The landlock_* calls, refused with this.
 fn without_landlock(errno: i32) -> [Refused; 3] {
     [
