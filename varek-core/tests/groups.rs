@@ -22,10 +22,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command as Process, Stdio};
-use std::time::Duration;
 
 use rustix::process::geteuid;
-use support::{assert_clean, assert_gone, assert_killed, hit, hits, not_run, python, run, text};
+use support::{
+    assert_clean, assert_gone, assert_killed, hit, hits, not_run, python, run, seconds, text,
+};
 use varek_cgroup::{Controller, Group, Hierarchy, Layout, Limits, Subtree};
 use varek_core::{
     Cause, Child, Command, Input, MIB, Output, Policy, Resource, RunId, Sandbox, Signal,
@@ -157,10 +158,7 @@ fn waiting(sandbox: &Sandbox) -> Child {
 }
 
 fn limited() -> Policy {
-    python()
-        .memory(64 * MIB)
-        .pids(8)
-        .wall_clock(Duration::from_secs(120))
+    python().memory(64 * MIB).pids(8).wall_clock(seconds(60))
 }
 
 #[test]
