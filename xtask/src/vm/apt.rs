@@ -99,6 +99,8 @@ fn configuration(parts: &Path) -> String {
          APT::Architecture \"amd64\";\n\
          APT::Architectures {{ \"amd64\"; }};\n\
          APT::Sandbox::User \"root\";\n\
+         Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
+         APT::Update::Error-Mode \"any\";\n\
          Acquire::Languages \"none\";\n\
          Acquire::Retries \"3\";\n"
     )

@@ -1,6 +1,7 @@
 //! What came of a row: the output of its test programs and the lines of the guest's own report.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::programs::Program;
 use crate::test::tally::Tally;
@@ -23,6 +24,14 @@ pub(crate) struct Facts {
 impl Facts {
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
+    }
+}
+
+impl fmt::Display for Facts {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = |(name, value): (&String, &String)| format!("{name} {value}");
+        let all: Vec<_> = self.values.iter().map(one).collect();
+        to.write_str(&all.join(", "))
     }
 }
 

@@ -105,6 +105,7 @@ pub(crate) fn run(
     };
     let outcomes = together(parts);
     for (row, outcome) in &outcomes {
+        ui::say(&format!("{}: {}", row.name, outcome.facts));
         summary.row(row.name, outcome);
     }
     Ok(outcomes)
