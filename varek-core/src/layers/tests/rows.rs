@@ -221,6 +221,17 @@ fn rows() -> Vec<Row> {
             &[],
         ),
         row(
+            "container: writable groups, a filter that knows no clone3",
+            host(|host| {
+                host.outer_filter = true;
+                host.clone3 = false;
+                host.clone_into_group = false;
+            }),
+            Runs(&[]),
+            Runs(&[]),
+            &[],
+        ),
+        row(
             "groups refused by a security module",
             host(|host| {
                 no_groups(
