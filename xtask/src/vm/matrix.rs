@@ -52,10 +52,7 @@ impl Table {
         let presets = doctor
             .as_ref()
             .and_then(|found| found.get("presets")?.as_array())
-            .map_or_else(
-                || vec!["?".to_owned()],
-                |all| all.iter().map(preset).collect(),
-            );
+            .map_or("?".to_owned(), |all| presets(all));
         let (passed, failed, not_run) = counts;
         let cells = [
             known("kernel", "kernel"),
@@ -63,7 +60,7 @@ impl Table {
             known("uid", "uid"),
             landlock,
             known("user_namespaces", ""),
-            presets.join("<br>"),
+            presets,
             format!("{passed} / {failed} / {not_run}"),
         ];
         self.add(name, &cells.join(" | "));
@@ -131,23 +128,36 @@ fn groups(found: &Value) -> String {
     }
 }
 
-/// `python: ready`, or the layers for which it is not, with what the host has instead.
-fn preset(found: &Value) -> String {
-    let text = |value: &Value, field: &str| value.get(field).map(word).unwrap_or_default();
-    let name = text(found, "name");
+/// `python, native: ready`, or the layers for which they are not, with what the host has instead.
+fn presets(all: &[Value]) -> String {
+    let mut by_answer: Vec<(String, Vec<String>)> = Vec::new();
+    for found in all {
+        let (name, answer) = (text(found, "name"), answer(found));
+        match by_answer.iter_mut().find(|(known, _)| *known == answer) {
+            Some((_, names)) => names.push(name),
+            None => by_answer.push((answer, vec![name])),
+        }
+    }
+    let one = |(answer, names): &(String, Vec<String>)| format!("{}: {answer}", names.join(", "));
+    by_answer.iter().map(one).collect::<Vec<_>>().join("<br>")
+}
+
+fn answer(found: &Value) -> String {
     if found.get("ready").and_then(Value::as_bool) == Some(true) {
-        return format!("{name}: ready");
+        return "ready".to_owned();
     }
     let missing = found.get("missing").and_then(Value::as_array);
-    let mut reasons: Vec<_> = missing
-        .into_iter()
-        .flatten()
-        .map(|lack| format!("{}: {}", text(lack, "layer"), few(&text(lack, "has"))))
-        .collect();
+    let lack = |lack| format!("{} ({})", text(lack, "layer"), few(&text(lack, "has")));
+    let reasons: Vec<_> = missing.into_iter().flatten().map(lack).collect();
     if reasons.is_empty() {
-        reasons.push(few(&text(found, "error")));
+        few(&text(found, "error"))
+    } else {
+        reasons.join("; ")
     }
-    format!("{name}: {}", reasons.join("; "))
+}
+
+fn text(value: &Value, field: &str) -> String {
+    value.get(field).map(word).unwrap_or_default()
 }
 
 /// The first clause of a sentence.
@@ -156,15 +166,19 @@ fn few(text: &str) -> String {
     text.get(..end).unwrap_or(text).trim().to_owned()
 }
 
-/// A value as a few words: a text as it is, an object by its first field's name and value.
+/// A value as a few words: a text as it is, an object by its first field's name, and by its value
+/// where that is no object again, or says who did it.
 fn word(value: &Value) -> String {
+    let spaced = |name: &str| name.replace('_', " ");
     let text = match value {
-        Value::String(text) => text.replace('_', " "),
+        Value::String(text) => spaced(text),
         Value::Object(fields) => match fields.iter().next() {
-            Some((name, Value::Object(_) | Value::Array(_) | Value::Null)) => {
-                name.replace('_', " ")
-            }
-            Some((name, inner)) => format!("{}: {}", name.replace('_', " "), word(inner)),
+            Some((name, Value::Object(inner))) => match inner.get("by").and_then(Value::as_str) {
+                Some(by) => format!("{} by {}", spaced(name), spaced(by)),
+                None => spaced(name),
+            },
+            Some((name, Value::Array(_) | Value::Null)) => spaced(name),
+            Some((name, inner)) => format!("{}: {}", spaced(name), word(inner)),
             None => String::new(),
         },
         other => other.to_string(),
@@ -185,11 +199,12 @@ mod tests {
     use super::*;
 
     const DOCTOR: &str = r#"{"host": {"kernel": "6.1.0-50", "uid": 1000, "landlock": {"version": 2},
-        "user_namespaces": "usable",
-        "groups": {"description": "unified: groups below /x; memory", "access": "writable"}},
-        "presets": [{"name": "python", "ready": true},
-            {"name": "native", "ready": false, "missing": [
-                {"layer": "identity", "has": "is not root; that is why", "asked": "a", "remedy": "b"}]}]}"#;
+        "user_namespaces": {"refused": {"errno": 28, "by": "limit"}},
+        "groups": {"description": "unified: groups below /x; memory",
+            "access": {"not_delegated": {"path": "/x"}}}},
+        "presets": [{"name": "python", "ready": true}, {"name": "native", "ready": true},
+            {"name": "other", "ready": false, "missing": [
+                {"layer": "identity", "has": "is not root (EPERM)", "asked": "a", "remedy": "b"}]}]}"#;
 
     #[test]
     fn a_row_says_what_the_doctor_said_in_a_few_words() {
@@ -197,8 +212,8 @@ mod tests {
         table.row("6.1-user", Some(DOCTOR), (5, 1, 2), &Outcome::default());
         assert_eq!(
             table.lines["6.1-user"],
-            "| 6.1-user | 6.1.0-50 | unified | 1000 | ABI 2 | usable | \
-             python: ready<br>native: identity: is not root | 5 / 1 / 2 |"
+            "| 6.1-user | 6.1.0-50 | unified, not delegated | 1000 | ABI 2 | refused by limit | \
+             python, native: ready<br>other: identity (is not root) | 5 / 1 / 2 |"
         );
     }
 
