@@ -96,6 +96,20 @@ impl Elsewhere {
     }
 }
 
+/// Whether this is root, who can become another user and mount, which root of a container cannot.
+fn can_take_away(name: &str) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        not_run(name, "only root can mount, and become another user");
+        return false;
+    }
+    let unshare = Elsewhere::new().run("unshare --mount --propagation private", "true");
+    if !unshare.status.success() {
+        not_run(name, &String::from_utf8_lossy(&unshare.stderr));
+        return false;
+    }
+    true
+}
+
 #[test]
 fn the_table_and_the_json_have_every_fact_and_each_remedy_once() {
     let diagnosis = json(&run(DOCTOR, &["--json"]));
@@ -118,8 +132,8 @@ fn the_table_and_the_json_have_every_fact_and_each_remedy_once() {
 #[test]
 fn without_delegation_the_two_ways_to_it_are_the_remedy_for_all_that_needs_it() {
     let name = "without_delegation_the_two_ways_to_it_are_the_remedy_for_all_that_needs_it";
-    if !rustix::process::geteuid().is_root() {
-        return not_run(name, "only root can become another user");
+    if !can_take_away(name) {
+        return;
     }
     let user = "setpriv --reuid 1000 --regid 1000 --clear-groups";
     let output = Elsewhere::new().run(user, "./doctor --json");
@@ -140,8 +154,8 @@ fn without_delegation_the_two_ways_to_it_are_the_remedy_for_all_that_needs_it() 
 #[test]
 fn it_works_where_nothing_works() {
     let name = "it_works_where_nothing_works";
-    if !rustix::process::geteuid().is_root() {
-        return not_run(name, "only root can mount, and become another user");
+    if !can_take_away(name) {
+        return;
     }
     // In a mount namespace of its own, whose mounts are all private.
     let unshare = "unshare --mount --propagation private";
