@@ -25,6 +25,9 @@ use varek_core::{
     SetupStep, Termination,
 };
 
+/// A wall clock that is waited for: a start takes a part of it on any machine.
+const SHORT: Duration = Duration::from_secs(4);
+
 /// How the embedder's host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -272,7 +275,7 @@ fn a_tree_ends_by_its_deadline_a_kill_or_a_drop_in_every_way() {
                     \x20   while True: signal.pause()\n\
                     print('up', flush=True)\n\
                     signal.pause()";
-        let Some(short) = way.sandbox(name, python().wall_clock(seconds(1))) else {
+        let Some(short) = way.sandbox(name, python().wall_clock(SHORT)) else {
             return;
         };
         let outcome = run(&short, "while True: pass");
@@ -407,7 +410,7 @@ mod held {
         in_every_way(name, |way| {
             let scratch = embedder::scratch_base();
             let before = Census::settled(scratch.path());
-            let mut policy = Policy::native().wall_clock(seconds(1));
+            let mut policy = Policy::native().wall_clock(SHORT);
             policy.grace = seconds(30);
             let built = Sandbox::builder(own_uids(policy))
                 .host(way.host())
