@@ -186,6 +186,12 @@ fn shuffle(directory: &Dir, controllers: &[Controller], mount: &Path) -> Result<
         std::thread::sleep(Duration::from_millis(1));
     }
     let there = processes(directory)?;
+    if there.contains(&0) {
+        let reason = "those shown as 0 are of another pid namespace, and can only be moved from there: start this \
+                      container in a group of its own"
+            .to_owned();
+        return Err(stuck(there, reason));
+    }
     let mine = std::process::id();
     if !there.iter().all(|pid| *pid == mine) && !delegated(directory, mount)? {
         let others = there.into_iter().filter(|pid| *pid != mine).collect();
