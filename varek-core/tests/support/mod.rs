@@ -99,9 +99,9 @@ pub fn seconds(count: u64) -> Duration {
     Duration::from_secs(count) * pace()
 }
 
-/// The Python preset with ten seconds of wall clock on a quick machine.
+/// The Python preset with ten seconds of wall clock, and two of grace, on a quick machine.
 pub fn python() -> Policy {
-    Policy::python().wall_clock(seconds(10))
+    Policy::python().wall_clock(seconds(10)).grace(seconds(2))
 }
 
 /// Runs Python source, which the host must be able to start.
