@@ -16,18 +16,18 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use embedder::{Census, own_uids, scratch_base, until};
 use rustix::process::{Pid, getpid, set_child_subreaper};
-use support::{assert_gone, not_run, sandbox_or_not_run};
+use support::{assert_gone, not_run, sandbox_or_not_run, seconds};
 use varek_core::{
     Cause, Cleanup, Command, Error, Event, EventKind, Host, Input, MIB, Policy, Sandbox, SetupStep,
     Termination,
 };
 
 fn policy(policy: Policy) -> Policy {
-    own_uids(policy).wall_clock(Duration::from_secs(60))
+    // What is left after the grace is a fault here, however slow the machine is.
+    own_uids(policy).wall_clock(seconds(60)).grace(seconds(30))
 }
 
 /// A sandbox that notes every run after which it could not clean up: nobody reads the outcome of a
