@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use varek_cgroup::{Controller, CpuQuota, Layout, Limits as GroupLimits, Subtree, Unenforced};
 use varek_seccomp::{Arch, Program, Reporting, SyscallPolicy};
@@ -29,6 +29,7 @@ use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
 use crate::plan::{self, Capture};
 use crate::policy::Policy;
 use crate::removers::Removers;
+use crate::scratch::{self, SWEEP_PATIENCE};
 use crate::spawn::{Job, Spawner};
 use crate::supervisor::{self, Inbox, Key, Message, Signals};
 use crate::sys;
@@ -320,6 +321,11 @@ impl SandboxBuilder {
         let creation = creation(&host, trial.directory(), &mut enforcement)?;
         drop(trial);
         // Behind the sweep of the groups, whose processes may have had these uids.
+        if asked.uid != Uid::Own {
+            // What is left stays for the next sweep: nobody meets it, since every run has a directory of its own.
+            let _ =
+                scratch::remove_left_by(host.uid, &scratch_base, Instant::now() + SWEEP_PATIENCE);
+        }
         let uids = (asked.uid == Uid::Own)
             .then(|| {
                 UidPool::new(

@@ -38,7 +38,7 @@ pub(crate) struct Scratch {
     owner: Option<(u32, u32)>,
     /// The process that made it; a forked copy leaves it alone.
     process: u32,
-    /// Keeps an adopted directory from other runs.
+    /// Keeps an adopted directory from other runs, and one without an owner of its own from a sweep.
     lock: Option<OwnedFd>,
     end: End,
 }
@@ -71,20 +71,15 @@ impl Scratch {
         {
             return Err(failed("make the scratch directory", Errno::INVAL));
         }
-        rustix::fs::mkdirat(&base, name, Mode::RWXU)
-            .map_err(|errno| failed("make the scratch directory", errno))?;
         // From here on the directory goes with the value, whatever fails.
-        let directory = open_place(base.as_fd(), name, OFlags::NOFOLLOW)
-            .inspect_err(|_| {
-                let _ = rustix::fs::unlinkat(&base, name, AtFlags::REMOVEDIR);
-            })
-            .map_err(|errno| failed("open the scratch directory", errno))?;
+        let (directory, lock) = new_directory(base.as_fd(), name, owner.is_none())
+            .map_err(|errno| failed("make the scratch directory", errno))?;
         let scratch = Self {
             path: resolved.join(name),
             directory,
             owner,
             process: std::process::id(),
-            lock: None,
+            lock,
             end: End::Remove {
                 base,
                 name: name.into(),
@@ -311,11 +306,14 @@ impl Drop for Scratch {
     }
 }
 
+/// How long a sweep removes what killed embedders left, and somebody waits for it who needs the name.
+pub(crate) const SWEEP_PATIENCE: Duration = Duration::from_secs(1);
+
 /// What scratch directories are called: this, and the name of the run.
 pub(crate) const PREFIX: &str = "varek-";
 
 /// Removes the scratch directories of this uid that an embedder left in `base` when it was killed, until the time;
-/// whether none is left. The caller holds the uid's lock, so that no run of it lives.
+/// whether none is left. Those of living runs are locked, or the caller holds the uid's lock and there are none.
 pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
     let Ok(entries) = std::fs::read_dir(base) else {
         return true;
@@ -339,12 +337,18 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
         if !rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == uid) {
             continue;
         }
+        let lock = match lock(directory.as_fd()) {
+            Ok(lock) => Some(lock),
+            Err(Errno::WOULDBLOCK) => continue,
+            // A guest with a uid of its own may have taken all rights from it.
+            Err(_) => None,
+        };
         let mut scratch = Scratch {
             path: entry.path(),
             directory,
             owner: None,
             process: std::process::id(),
-            lock: None,
+            lock,
             end: End::Remove { base, name },
         };
         if !matches!(scratch.remove(until), Ok(true)) {
@@ -354,6 +358,47 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
         }
     }
     clean
+}
+
+/// Makes a directory and opens it; with a lock (see [`lock`]) where it is asked for.
+///
+/// A sweep that sees the directory before it is locked takes it for one that was left, and removes it: then it is made
+/// again.
+fn new_directory(
+    base: BorrowedFd<'_>,
+    name: &str,
+    locked: bool,
+) -> Result<(OwnedFd, Option<OwnedFd>), Errno> {
+    let made = || -> Result<_, Errno> {
+        let directory = open_place(base, name, OFlags::NOFOLLOW)?;
+        let lock = locked.then(|| lock(directory.as_fd())).transpose()?;
+        let there = rustix::fs::fstat(&directory)?.st_nlink > 0;
+        Ok((directory, lock, there))
+    };
+    let until = Instant::now() + SWEEP_PATIENCE;
+    loop {
+        match rustix::fs::mkdirat(base, name, Mode::RWXU) {
+            Ok(()) => {}
+            // Not gone yet: whoever else has the name keeps it.
+            Err(Errno::EXIST) if locked && Instant::now() < until => {
+                std::thread::yield_now();
+                continue;
+            }
+            Err(errno) => return Err(errno),
+        }
+        match made() {
+            Ok((directory, lock, true)) => return Ok((directory, lock)),
+            Ok((_, _, false)) | Err(Errno::NOENT | Errno::WOULDBLOCK) if locked => {}
+            Ok(_) => return Err(Errno::NOENT),
+            Err(errno) => {
+                let _ = rustix::fs::unlinkat(base, name, AtFlags::REMOVEDIR);
+                return Err(errno);
+            }
+        }
+        if Instant::now() >= until {
+            return Err(Errno::AGAIN);
+        }
+    }
 }
 
 /// Opens a directory as a place at descriptor 3 or above.

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Uid};
 use rustix::io::Errno;
@@ -24,12 +24,9 @@ use rustix::io::Errno;
 use super::UidRange;
 use crate::error::Error;
 use crate::host::{IdRange, sys};
-use crate::scratch;
+use crate::scratch::{self, SWEEP_PATIENCE};
 
 const DIRECTORY: &str = "/run/varek/uids";
-
-/// How long the making of a pool removes what killed embedders left.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// In a lock file while its number is in use, with the directory of the scratch directories behind it; left there
 /// by an owner that did not give it back.

@@ -494,3 +494,46 @@ fn only_scratch_directories_of_the_uid_itself_are_removed_as_left_over() {
     assert!(!mine.exists());
     assert!(other.exists() && named.exists());
 }
+
+#[test]
+fn a_sweep_removes_what_was_left_and_not_what_a_run_has() {
+    let base = base();
+    let own = rustix::process::geteuid().as_raw();
+    let named = || format!("{PREFIX}{}", RunId::random().unwrap());
+    let mut left = Scratch::create(base.path(), &named(), None).unwrap();
+    let mut living = Scratch::create(base.path(), &named(), None).unwrap();
+    for scratch in [&left, &living] {
+        fs::create_dir_all(scratch.path().join("a/b")).unwrap();
+    }
+    // As the kernel leaves it when the embedder is killed.
+    left.end = End::Nothing;
+    left.lock = None;
+    assert!(remove_left_by(own + 1, base.path(), long()));
+    assert!(left.path().exists(), "of another uid");
+    assert!(remove_left_by(own, base.path(), long()));
+    assert!(!left.path().exists());
+    assert!(living.path().join("a/b").exists());
+    assert!(living.remove(long()).unwrap());
+}
+
+#[test]
+fn directories_that_are_made_while_others_sweep_are_there() {
+    let base = base();
+    let own = rustix::process::geteuid().as_raw();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                remove_left_by(own, base.path(), long());
+            }
+        });
+        for _ in 0..500 {
+            let name = format!("{PREFIX}{}", RunId::random().unwrap());
+            let mut scratch = Scratch::create(base.path(), &name, None).unwrap();
+            fs::write(scratch.path().join("file"), "").unwrap();
+            assert!(scratch.remove(long()).unwrap());
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+}
