@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use support::{not_run, run};
-use varek_core::{Host, LandlockSupport, Layer, LayerStatus, Policy};
+use varek_core::{GroupAccess, Host, LandlockSupport, Layer, LayerStatus, Policy};
 use varek_examples::doctor::Preset;
 
 const DOCTOR: &str = env!("CARGO_BIN_EXE_doctor");
@@ -134,6 +134,10 @@ fn without_delegation_the_two_ways_to_it_are_the_remedy_for_all_that_needs_it() 
     let name = "without_delegation_the_two_ways_to_it_are_the_remedy_for_all_that_needs_it";
     if !can_take_away(name) {
         return;
+    }
+    let groups = Host::probe().groups;
+    if !matches!(groups.access, GroupAccess::Writable) {
+        return not_run(name, &groups.description);
     }
     let user = "setpriv --reuid 1000 --regid 1000 --clear-groups";
     let output = Elsewhere::new().run(user, "./doctor --json");

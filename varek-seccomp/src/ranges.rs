@@ -333,7 +333,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig {
-            cases: 100,
+            cases: ProptestConfig::default().cases.min(100),
             failure_persistence: None,
             ..ProptestConfig::default()
         })]

@@ -304,7 +304,7 @@ fn policies() -> impl Strategy<Value = SyscallPolicy> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 40,
+        cases: ProptestConfig::default().cases.min(40),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

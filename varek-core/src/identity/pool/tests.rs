@@ -185,7 +185,7 @@ fn a_guests_ipc_objects_go_with_its_lease() {
 fn a_number_with_a_living_process_is_left_alone() {
     use std::os::unix::process::CommandExt as _;
     let Some((_top, path)) = place() else { return };
-    let range = range(7, 1);
+    let range = range(11, 1);
     let mut process = std::process::Command::new("/bin/cat");
     process
         .stdin(std::process::Stdio::piped())
