@@ -15,6 +15,8 @@ pub(crate) struct Summary {
     ignored: u64,
     /// What failed, each in a line.
     failures: Vec<String>,
+    /// Tests in virtual machines that passed when they were tried again.
+    second_attempts: Vec<String>,
     pub(crate) not_run: BTreeMap<String, String>,
     /// A test that was not run returns like one that passed, unless it was required.
     not_run_counted_as_passed: bool,
@@ -64,6 +66,9 @@ impl Summary {
         let failures = outcome.failures.iter();
         self.failures
             .extend(failures.map(|failure| format!("{name}: {failure}")));
+        let second = outcome.second_attempts.iter();
+        self.second_attempts
+            .extend(second.map(|test| format!("{name}: {test}")));
         let not_run = outcome.not_run.iter();
         self.not_run
             .extend(not_run.map(|(test, reason)| (format!("{name}: {test}"), reason.clone())));
@@ -99,6 +104,9 @@ impl Summary {
         ui::headline("Summary");
         for failure in &self.failures {
             ui::say(&format!("failed: {failure}"));
+        }
+        for test in &self.second_attempts {
+            ui::say(&format!("passed at the second attempt: {test}"));
         }
         let rows = self
             .rows_not_run

@@ -43,11 +43,34 @@ pub(crate) struct Outcome {
     pub(crate) ignored: u64,
     /// What failed, each in a line.
     pub(crate) failures: Vec<String>,
+    /// Programs in which nothing but tests failed.
+    pub(crate) failed_tests: Vec<FailedTests>,
+    /// How many tests of each program passed, by its label.
+    pub(crate) passed_of: BTreeMap<String, u64>,
+    /// Tests that failed at first and passed when they were tried again.
+    pub(crate) second_attempts: Vec<String>,
     /// Names and reasons.
     pub(crate) not_run: BTreeMap<String, String>,
     pub(crate) facts: Facts,
     /// What `doctor --json` printed.
     pub(crate) doctor: Option<String>,
+}
+
+/// The tests of one program that failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FailedTests {
+    /// The program's label.
+    pub(crate) label: String,
+    pub(crate) names: Vec<String>,
+    count: u64,
+}
+
+impl FailedTests {
+    /// Whether each of them is known by its name.
+    pub(crate) fn are_named(&self) -> bool {
+        let named = self.names.iter().filter(|name| !name.contains(' '));
+        u64::try_from(named.count()) == Ok(self.count)
+    }
 }
 
 /// Puts a row's result together.
@@ -113,6 +136,7 @@ impl<'p> Collector<'p> {
                 continue;
             };
             outcome.passed += tally.passed;
+            let _ = outcome.passed_of.insert(label.clone(), tally.passed);
             outcome.failed += tally.failed;
             outcome.ignored += tally.ignored;
             let names = tally.failed_names.iter();
@@ -121,7 +145,11 @@ impl<'p> Collector<'p> {
                 .extend(names.map(|name| format!("{label}: {name}")));
             match exit {
                 Some(0) if tally.unreported() == 0 => {}
-                Some(TESTS_FAILED) if tally.failed > 0 => {}
+                Some(TESTS_FAILED) if tally.failed > 0 => outcome.failed_tests.push(FailedTests {
+                    label: label.clone(),
+                    names: tally.failed_names.clone(),
+                    count: tally.failed,
+                }),
                 Some(status) if TIMED_OUT.contains(&status) => {
                     outcome.fail(format!("{label}: was ended at its time limit"));
                 }
@@ -167,9 +195,33 @@ impl Outcome {
         self.failed += other.failed;
         self.ignored += other.ignored;
         self.failures.extend(other.failures);
+        self.failed_tests.extend(other.failed_tests);
+        self.second_attempts.extend(other.second_attempts);
         self.not_run.extend(other.not_run);
         self.facts.values.extend(other.facts.values);
         self.doctor = self.doctor.take().or(other.doctor);
+    }
+
+    /// Takes what came of trying the failed tests again, by themselves: what passed then has passed, and is named.
+    pub(crate) fn settle(&mut self, again: &Self) {
+        let still = |label: &str| {
+            let of_program = |line: &String| line.strip_prefix(label).is_some();
+            again.failures.iter().any(of_program)
+        };
+        // A machine that did not come to its end has settled nothing.
+        let broken = again.failed > again.failed_tests.iter().map(|tests| tests.count).sum();
+        for tests in std::mem::take(&mut self.failed_tests) {
+            let passed = again.passed_of.get(&tests.label).copied().unwrap_or(0);
+            if broken || passed < tests.count || still(&format!("{}: ", tests.label)) {
+                continue;
+            }
+            let line = |name: &String| format!("{}: {name}", tests.label);
+            let lines: Vec<_> = tests.names.iter().map(line).collect();
+            self.failures.retain(|failure| !lines.contains(failure));
+            self.failed = self.failed.saturating_sub(tests.count);
+            self.passed += tests.count;
+            self.second_attempts.extend(lines);
+        }
     }
 
     fn fail(&mut self, line: String) {
@@ -189,6 +241,62 @@ mod tests {
             path: "/t/x".into(),
         };
         labels.iter().map(program).collect()
+    }
+
+    #[test]
+    fn what_passes_at_a_second_attempt_is_named_and_what_fails_twice_has_failed() {
+        let labels = ["p/a.rs", "p/b.rs"];
+        let failing = |name: &str| {
+            format!(
+                "running 2 tests\ntest {name} ... FAILED\ntest fine ... ok\n\
+                 test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out"
+            )
+        };
+        let output = |a: &str, b: &str| {
+            format!("     Running p/a.rs (/a)\n{a}\n     Running p/b.rs (/b)\n{b}\n")
+        };
+        let fine = "running 1 test\ntest result: ok. 1 passed; 0 failed; 0 ignored";
+        let both = output(&failing("x"), &failing("y"));
+        let first = || outcome(&labels, &both, "exit 0 101 1\nexit 1 101 2\n", None);
+        assert_eq!((first().passed, first().failed), (2, 2));
+
+        let mut settled = first();
+        let again = output(fine, &failing("y"));
+        settled.settle(&outcome(
+            &labels,
+            &again,
+            "exit 0 0 1\nexit 1 101 2\n",
+            None,
+        ));
+        assert_eq!((settled.passed, settled.failed), (3, 1));
+        assert_eq!(settled.failures, ["p/b.rs: y"]);
+        assert_eq!(settled.second_attempts, ["p/a.rs: x"]);
+
+        // Nothing is settled by a test that was not found again.
+        let mut lost = first();
+        let none = "running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored";
+        let nothing = output(none, none);
+        lost.settle(&outcome(
+            &labels,
+            &nothing,
+            "exit 0 0 1\nexit 1 0 2\n",
+            None,
+        ));
+        assert_eq!((lost.passed, lost.failed), (2, 2));
+
+        // Or by a machine that broke down.
+        let mut broken = first();
+        broken.settle(&outcome(&labels, "", "", Some("no boot")));
+        assert_eq!((broken.passed, broken.failed), (2, 2));
+        let mut hung = first();
+        let output = output(fine, "running 1 test\n");
+        hung.settle(&outcome(
+            &labels,
+            &output,
+            "exit 0 0 1\nexit 1 124 2\n",
+            None,
+        ));
+        assert_eq!((hung.passed, hung.failed), (2, 2));
     }
 
     fn outcome(labels: &[&str], output: &str, report: &str, ended: Option<&str>) -> Outcome {

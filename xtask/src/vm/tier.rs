@@ -12,7 +12,7 @@ use super::image;
 use super::kernel::Image;
 use super::machine::{Job, Rig, memory};
 use super::programs::{self, Programs};
-use super::report::Outcome;
+use super::report::{FailedTests, Outcome};
 use super::rows::{RootDevice, Row};
 use crate::test::summary::Summary;
 use crate::test::{self, Selection};
@@ -222,14 +222,46 @@ impl Boot {
     }
 
     /// Boots; what keeps the machine from starting is a failure of the row like any other.
-    fn run(&self, rig: &Rig, job: &Job<'_>, line: impl FnMut(&str)) -> Outcome {
-        let job = Job {
-            disk: self.disk.as_deref(),
-            programs: &self.programs,
-            ..*job
+    ///
+    /// An emulated processor is slow by nature, and among other programs at times by a hundred times. Tests that
+    /// failed are therefore tried once more, by themselves in a new machine.
+    fn run(&self, rig: &Rig, job: &Job<'_>, mut line: impl FnMut(&str)) -> Outcome {
+        let mut boot = |programs: &Programs, arguments: &[String]| {
+            let job = Job {
+                disk: self.disk.as_deref(),
+                programs,
+                arguments,
+                ..*job
+            };
+            rig.run(self.row, &self.image, &job, &mut line)
+                .unwrap_or_else(|error| Outcome::failure(format!("{error:#}")))
         };
-        rig.run(self.row, &self.image, &job, line)
-            .unwrap_or_else(|error| Outcome::failure(format!("{error:#}")))
+        let mut outcome = boot(&self.programs, job.arguments);
+        let failed = &outcome.failed_tests;
+        let tests = self.programs.tests.iter();
+        let again: Vec<_> = tests
+            .filter(|test| failed.iter().any(|tests| tests.label == test.label))
+            .cloned()
+            .collect();
+        if again.is_empty() || !job.arguments.is_empty() {
+            return outcome;
+        }
+        let names: Vec<_> = failed
+            .iter()
+            .flat_map(|tests| &tests.names)
+            .cloned()
+            .collect();
+        // What a test's own child prints in between can hide a name: then the whole programs are tried.
+        let known = failed.iter().all(FailedTests::are_named);
+        let exact = std::iter::once("--exact".to_owned());
+        let arguments: Vec<_> = names.into_iter().chain(exact).filter(|_| known).collect();
+        let programs = Programs {
+            tests: again,
+            doctor: None,
+        };
+        let second = boot(&programs, &arguments);
+        outcome.settle(&second);
+        outcome
     }
 }
 
