@@ -8,7 +8,8 @@ use crate::layout::Controller;
 /// The ways to get a group that this library may make groups in, as said in every error of permission: what to do
 /// where the own group belongs to somebody else.
 pub const DELEGATION: &str = "start the program with `systemd-run --user --scope -p Delegate=yes COMMAND`, or in a \
-     unit that has `Delegate=yes`; without systemd let root start it with scripts/with-cgroup.sh";
+     unit that has `Delegate=yes`; without systemd let root give this user a group (cgroups(7), \"Delegation\"), or \
+     start the program as root (scripts/with-cgroup.sh)";
 
 /// An operation on control groups that could not be done.
 ///

@@ -17,7 +17,10 @@ pub enum Error {
         problems: Vec<Problem>,
     },
     /// The host lacks what the policy requires.
-    #[error("the host lacks what the policy requires: {}", list(missing))]
+    #[error(
+        "the host lacks what the policy requires:\n  {}",
+        joined(missing, "\n  ")
+    )]
     Unsupported {
         /// Everything that is missing.
         missing: Vec<Missing>,
@@ -273,11 +276,15 @@ impl fmt::Display for SetupStep {
 }
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
+    joined(items, "; ")
+}
+
+fn joined<T: fmt::Display>(items: &[T], between: &str) -> String {
     items
         .iter()
         .map(ToString::to_string)
         .collect::<Vec<_>>()
-        .join("; ")
+        .join(between)
 }
 
 fn paths(paths: &[PathBuf]) -> String {

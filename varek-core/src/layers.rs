@@ -298,7 +298,7 @@ fn shared(host: &Host, reports: bool) -> String {
         (_, false) => "signals refused",
     };
     format!(
-        "this program's own uid {}, kept apart by Landlock, with {signals} and with calls refused that change modes, \
+        "the embedder's uid {}, kept apart by Landlock, with {signals} and with calls refused that change modes, \
          owners, times or attributes of files or act on other processes",
         host.uid
     )

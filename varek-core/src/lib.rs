@@ -30,13 +30,14 @@
 //! | system calls | seccomp-bpf, default deny, exec once | Linux 3.17; reports of denied calls 5.19 |
 //! | memory, pids, CPU share | cgroups, unified or hybrid | a cgroup2 mount, `cgroup.kill` (5.14) |
 //! | files | Landlock | Linux 5.13 |
-//! | identity | a uid and gid of its own, no groups, no capabilities | root |
+//! | identity | as root a uid and gid of its own, no groups; otherwise the embedder's uid, behind Landlock and with calls refused; no capabilities | any; see [`Identity`] |
 //! | each process | setrlimit(2) | any |
 //! | wall clock, CPU time, output | the supervisor | any |
 //!
 //! Nothing weakens in silence: a layer that the policy requires and the host lacks is
 //! [`Error::Unsupported`], unless the policy lists it in `best_effort`; then [`Outcome::enforcement`] says
-//! that it is missing.
+//! that it is missing. [`Host::probe`] says what this host offers and what to do about the rest; an embedder that is
+//! not root needs a delegated group (`systemd-run --user --scope -p Delegate=yes`, or a unit with `Delegate=yes`).
 //!
 //! # What a policy cannot take away
 //!

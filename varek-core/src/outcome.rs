@@ -113,7 +113,8 @@ impl Outcome {
     /// The first boundary event of the run, with its evidence: a denied call, a limit that was met, a
     /// kill. This is what a gate should read.
     ///
-    /// `None` means that the guest met no boundary, whatever its exit code. Calls answered with ENOSYS
+    /// `None` means that no call was denied, no limit reached and nothing killed, whatever the exit code. What Landlock
+    /// and the kernel's own permissions refuse is not reported to anybody, and is not in here. Calls answered with ENOSYS
     /// as probes ([`Answer::Probe`]), output that was truncated as the policy says, a CPU share that
     /// held the guest back and a kill that the embedder asked for are no violations.
     pub fn violation(&self) -> Option<&Violation> {

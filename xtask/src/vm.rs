@@ -166,6 +166,8 @@ impl Rig {
             "the kernels are for x86_64, and this machine is {}",
             env::consts::ARCH
         );
+        // Before anything is installed for it.
+        apt::release()?;
         setup::ensure_vm(workspace)?;
         let cache = Cache::open()?;
         let root = rustix::process::geteuid().is_root();

@@ -116,6 +116,10 @@ fn apply(policy: &mut Value, patch: Map<String, Value>) {
             .collect(),
         _ => Vec::new(),
     };
+    // One of several forms: merged into another, it would be both.
+    if let (Some(policy), true) = (policy.as_object_mut(), patch.contains_key("identity")) {
+        policy.remove("identity");
+    }
     merge(policy, Value::Object(patch));
     if let Some(limits) = policy.get_mut("limits").and_then(Value::as_object_mut) {
         limits.extend(
@@ -243,7 +247,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use varek_core::{CpuShare, Layer, MIB, Overflow};
+    use varek_core::{CpuShare, Identity, Layer, MIB, Overflow, UidRange};
 
     use super::super::respond::Status;
     use super::*;
@@ -275,6 +279,17 @@ mod tests {
             .best_effort(Layer::Cpu);
         let json = serde_json::to_string(&whole).unwrap();
         assert_eq!(of(&format!(",\"policy\":{json}")).unwrap(), whole);
+    }
+
+    #[test]
+    fn an_identity_takes_the_place_of_another() {
+        let range = UidRange::new(70_000, 8);
+        let fields = r#""identity":{"own":{"first":70000,"count":8}}"#;
+        for fields in [format!(",{fields}"), format!(",\"overrides\":{{{fields}}}")] {
+            assert_eq!(of(&fields).unwrap().identity, Identity::Own(range));
+        }
+        let separate = r#","identity":{"separate":{"first":70000,"count":8}}"#;
+        assert_eq!(of(separate).unwrap().identity, Identity::Separate(range));
     }
 
     #[test]

@@ -142,7 +142,9 @@ impl Host {
             fact("clone3", yes(self.clone3), None),
             fact("clone3 into group", yes(self.clone_into_group), None),
             fact("user namespaces", self.user_namespaces.to_string(), {
-                self.user_namespaces.remedy().map(str::to_owned)
+                let remedy = self.user_namespaces.remedy();
+                remedy
+                    .map(|remedy| format!("nothing: no preset needs them (to have them, {remedy})"))
             }),
             fact("groups", groups.description.clone(), None),
             fact(
