@@ -391,7 +391,7 @@ fn guests_and_other_children_of_a_busy_embedder_get_no_descriptor_of_each_other(
         let runs: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    for _ in 0..250 {
+                    for _ in 0..support::times(250) {
                         let outcome = sandbox.run(shell(LIST_DESCRIPTORS)).unwrap();
                         assert_eq!(text(&outcome), "0\n1\n2\n", "{outcome}");
                     }

@@ -99,6 +99,11 @@ pub fn seconds(count: u64) -> Duration {
     Duration::from_secs(count) * pace()
 }
 
+/// So many repetitions on a quick machine, and at least a tenth of them on any.
+pub fn times(count: usize) -> usize {
+    count / usize::try_from(pace().min(10)).unwrap()
+}
+
 /// The Python preset with ten seconds of wall clock, and two of grace, on a quick machine.
 pub fn python() -> Policy {
     Policy::python().wall_clock(seconds(10)).grace(seconds(2))
