@@ -526,6 +526,8 @@ fn files_that_are_only_read_get_no_new_name_mode_or_time() {
         format!("os.utime('{path}', (1, 1))"),
         format!("os.setxattr('{path}', 'user.attack', b'1')"),
         format!("os.open('{path}', os.O_RDONLY | os.O_TRUNC)"),
+        // Neither for reading nor for writing.
+        format!("os.open('{path}', os.O_ACCMODE | os.O_TRUNC)"),
         format!("f = os.open('{path}', os.O_RDONLY); os.open(f'/proc/self/fd/{{f}}', os.O_RDWR)"),
         format!("os.rename('{path}', 'moved')"),
     ];

@@ -6,7 +6,7 @@
 
 use crate::Group;
 use crate::policy::SyscallPolicy;
-use crate::rule::{Op, Rule, Width};
+use crate::rule::{Condition, Rule, Width};
 
 /// Calls that read, write, stop, trace or re-limit another process of the same uid, or that reach objects which a uid
 /// has in common: the user keyring, System V objects, POSIX message queues.
@@ -50,6 +50,8 @@ const REQUESTS: [Group; 2] = [Group::BasicIo, Group::Terminal];
 
 /// The version of Landlock's ABI with a right to truncate (Linux 6.2).
 const TRUNCATION: u32 = 3;
+/// The version of Landlock's ABI with a right to device commands (Linux 6.10).
+const DEVICES: u32 = 5;
 /// The version of Landlock's ABI that scopes signals (Linux 6.12).
 const SCOPES: u32 = 6;
 
@@ -65,8 +67,11 @@ impl SyscallPolicy {
     /// `ioctl`.
     ///
     /// `landlock` is the ABI version of the Landlock ruleset around the guest (0 for none), which covers more from
-    /// version to version: before 3, `truncate` is refused, which empties files by path; before 6, every call of
-    /// [`Group::SendSignals`], of which a supervisor can perform what is harmless.
+    /// version to version: before 3, `truncate` is refused, which empties files by path, and so is `O_TRUNC` without a way to
+    /// write; before 5, files are opened by `open` and `openat` for reading, writing or both, and `openat2`, whose flags
+    /// no filter sees, is refused: the fourth way (`O_ACCMODE`, open(2)) asks Landlock for no right, and `O_TRUNC` and
+    /// commands to devices come with it; before 6, every call of [`Group::SendSignals`], of which a supervisor can
+    /// perform what is harmless.
     ///
     /// Not covered: what a policy allows by path or address (files, sockets), which is the same for every uid.
     #[must_use]
@@ -94,7 +99,34 @@ impl SyscallPolicy {
             let harmless: Vec<_> = harmless.filter(|rule| rule.call() == call).collect();
             self.narrow(call, &harmless);
         }
+        if landlock < DEVICES {
+            self.narrow_open(landlock);
+        }
         self
+    }
+
+    /// Leaves of the calls that open files what asks Landlock for a right to all that it does.
+    fn narrow_open(&mut self, landlock: u32) {
+        const O_ACCMODE: u64 = 0o3;
+        const O_TRUNC: u64 = 0o1000;
+        // A group's calls can only be taken back one by one.
+        if self.groups.remove(&Group::Files) {
+            let calls = Group::Files.calls().iter();
+            self.calls.extend(calls.map(|name| (*name).to_owned()));
+            self.rules.extend(Group::Files.rules());
+        }
+        let read = if landlock < TRUNCATION {
+            O_ACCMODE | O_TRUNC
+        } else {
+            O_ACCMODE
+        };
+        for (call, flags) in [("open", 1), ("openat", 2)] {
+            let [read, write, both] = [(read, 0), (O_ACCMODE, 1), (O_ACCMODE, 2)]
+                .map(|(mask, way)| Condition::masked_equal(flags, Width::Bits32, mask, way))
+                .map(|condition| Rule::on(call).and(condition));
+            self.narrow(call, &[read, write, both]);
+        }
+        self.deny.insert("openat2".to_owned());
     }
 
     /// Leaves of a call what these rules allow: all of them where it was allowed plainly, and of the policy's own
@@ -111,14 +143,13 @@ impl SyscallPolicy {
     }
 }
 
-/// Whether every call that meets `rule` meets `bound`, whose conditions are all of equality at 32 bits.
+/// Whether every call that meets `rule` meets `bound`.
 fn asks_no_less(rule: &Rule, bound: &Rule) -> bool {
-    bound.arguments().iter().all(|needed| {
-        rule.arguments().iter().any(|condition| {
-            condition.op() == Op::Equal
-                && condition.index() == needed.index()
-                && (condition.value() & u64::from(u32::MAX)) == needed.value()
-                && needed.width() == Width::Bits32
+    bound.arguments().iter().map(Condition::test).all(|needed| {
+        rule.arguments().iter().map(Condition::test).any(|asked| {
+            asked.index == needed.index
+                && needed.mask & !asked.mask == 0
+                && asked.value & needed.mask == needed.value
         })
     })
 }
@@ -236,6 +267,40 @@ mod tests {
             assert!(allowed(&program, "ftruncate", [0; 6]));
             assert!(!allowed(&program, "chmod", [0; 6]));
         }
+    }
+
+    #[test]
+    fn what_landlock_does_not_see_is_not_opened() {
+        const TRUNC: u64 = 0o1000;
+        let arch = Arch::X86_64;
+        let openat = |flags| ("openat", [0, 0, flags, 0, 0, 0]);
+        let open = |flags| ("open", [0, flags, 0, 0, 0, 0]);
+        let named = SyscallPolicy::new().allow(["open", "openat", "openat2"]);
+        for policy in [SyscallPolicy::python(), named] {
+            for abi in 0..8 {
+                let program = compiled(&policy.clone().sharing_uid(abi), arch);
+                // O_ACCMODE opens a file neither for reading nor for writing, which is no right of Landlock's.
+                for (name, args) in [openat(3), open(3), openat(3 | TRUNC), open(3 | TRUNC)] {
+                    assert_eq!(allowed(&program, name, args), abi >= 5, "{name} {args:?}");
+                }
+                assert_eq!(allowed(&program, "openat2", [0; 6]), abi >= 5);
+                // O_RDONLY | O_TRUNC empties what may only be read.
+                for (name, args) in [openat(TRUNC), open(TRUNC)] {
+                    assert_eq!(allowed(&program, name, args), abi >= 3, "{name} {args:?}");
+                }
+                for flags in [0, 1, 2, 1 | TRUNC, 2 | TRUNC, 0o2_000_000, 0o102] {
+                    for (name, args) in [openat(flags), open(flags)] {
+                        assert!(allowed(&program, name, args), "{name} {args:?}");
+                    }
+                }
+            }
+        }
+        let rule = |flags| Rule::on("openat").int(2, flags);
+        let own = SyscallPolicy::new()
+            .allow_when(rule(0))
+            .allow_when(rule(3))
+            .allow_when(rule(0o1000));
+        assert_eq!(own.sharing_uid(2).rules(), [rule(0)]);
     }
 
     #[test]
