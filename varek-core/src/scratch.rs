@@ -5,7 +5,7 @@
 //! elsewhere. Everything is done through descriptors, one name at a time, without following links, without
 //! crossing a mount, with a handful of descriptors and in bounded memory.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -315,17 +315,19 @@ pub(crate) const PREFIX: &str = "varek-";
 /// Removes the scratch directories of this uid that an embedder left in `base` when it was killed, until the time;
 /// whether none is left. Those of living runs are locked, or the caller holds the uid's lock and there are none.
 pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    // Where others can rename, what has the name need not have been made here; no run makes its directory there.
+    let place = open_place(CWD, base, OFlags::empty());
+    if uid == own && place.is_ok_and(|place| exclusive(&place, base).is_err()) {
+        return true;
+    }
     let Ok(entries) = std::fs::read_dir(base) else {
         return true;
     };
     let mut clean = true;
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let ours = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(PREFIX))
-            .is_some_and(|run| run.parse::<RunId>().is_ok());
-        if !ours {
+        if !is_of_a_run(&name) {
             continue;
         }
         let Ok(base) = open_place(CWD, base, OFlags::empty()) else {
@@ -337,9 +339,14 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
         if !rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == uid) {
             continue;
         }
-        let lock = match lock(directory.as_fd()) {
+        let lock = match abandoned(directory.as_fd()) {
             Ok(lock) => Some(lock),
-            Err(Errno::WOULDBLOCK) => continue,
+            Err(Errno::WOULDBLOCK | Errno::NOENT) => continue,
+            // Nothing but the lock tells what living runs have: out of descriptors, say, it does not.
+            Err(_) if uid == own => {
+                clean = false;
+                continue;
+            }
             // A guest with a uid of its own may have taken all rights from it.
             Err(_) => None,
         };
@@ -358,6 +365,12 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
         }
     }
     clean
+}
+
+/// Whether a scratch directory is called so, exactly: people give their own directories names that begin alike.
+fn is_of_a_run(name: &OsStr) -> bool {
+    let run = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    run.is_some_and(|run| run.parse::<RunId>().is_ok_and(|id| id.to_string() == run))
 }
 
 /// Makes a directory and opens it; with a lock (see [`lock`]) where it is asked for.
@@ -424,6 +437,16 @@ fn lock(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let low = rustix::fs::openat(directory, c".", flags, Mode::empty())?;
     let lock = rustix::io::fcntl_dupfd_cloexec(&low, 3)?;
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
+}
+
+/// As [`lock`], of a directory that was found under its name: nobody else removes it from here on. Where another sweep
+/// has done so before (`NOENT`), a run may have made one of the same name.
+fn abandoned(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let lock = lock(directory)?;
+    if rustix::fs::fstat(directory)?.st_nlink == 0 {
+        return Err(Errno::NOENT);
+    }
     Ok(lock)
 }
 

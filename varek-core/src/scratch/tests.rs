@@ -517,6 +517,57 @@ fn a_sweep_removes_what_was_left_and_not_what_a_run_has() {
 }
 
 #[test]
+fn a_sweep_leaves_what_only_resembles_a_scratch_directory() {
+    let base = base();
+    let own = rustix::process::geteuid().as_raw();
+    let left = format!("{PREFIX}{:032x}", 0xabc);
+    let others = [
+        "varek-1".to_owned(),
+        "varek-9f3a7f9".to_owned(),
+        format!("{PREFIX}+{:031x}", 7),
+        format!("{PREFIX}{:032X}", 0xabc),
+        format!("{PREFIX}{:033x}", 7),
+    ];
+    for name in others.iter().chain([&left]) {
+        fs::create_dir_all(base.path().join(name).join("work")).unwrap();
+    }
+    assert!(remove_left_by(own, base.path(), long()));
+    for name in &others {
+        assert!(base.path().join(name).join("work").exists(), "{name}");
+    }
+    // The control.
+    assert!(!base.path().join(left).exists());
+}
+
+#[test]
+fn a_sweep_stays_out_of_a_base_where_others_can_rename() {
+    let base = base();
+    let own = rustix::process::geteuid().as_raw();
+    let path = base.path().join(format!("{PREFIX}{:032x}", 7));
+    fs::create_dir_all(path.join("work")).unwrap();
+    let mode = |mode| fs::set_permissions(base.path(), fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o777);
+    remove_left_by(own, base.path(), long());
+    assert!(path.join("work").exists());
+    mode(0o1777);
+    assert!(remove_left_by(own, base.path(), long()));
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_another_sweep_has_removed_meanwhile_is_not_left_over() {
+    let base = base();
+    let path = base.path().join("name");
+    fs::create_dir(&path).unwrap();
+    let seen = open_place(CWD, &path, OFlags::NOFOLLOW).unwrap();
+    assert!(abandoned(seen.as_fd()).is_ok());
+    fs::remove_dir(&path).unwrap();
+    // A run has the name now.
+    fs::create_dir(&path).unwrap();
+    assert_eq!(abandoned(seen.as_fd()).unwrap_err(), Errno::NOENT);
+}
+
+#[test]
 fn directories_that_are_made_while_others_sweep_are_there() {
     let base = base();
     let own = rustix::process::geteuid().as_raw();
