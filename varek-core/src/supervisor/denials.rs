@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -21,8 +22,12 @@ use crate::watchdog::Observation;
 /// Notifications of one run that are answered before the other runs have their turn.
 const LISTENER_TURN: usize = 64;
 
+/// How long that may take: a signal to all processes of a run (kill(-1)) costs as much as they are many.
+const LONGEST_TURN: Duration = Duration::from_millis(2);
+
 impl Run {
     pub(super) fn on_listener(&mut self, sealed: &Sealed) {
+        let until = Instant::now() + LONGEST_TURN;
         for _ in 0..LISTENER_TURN {
             if self.watchdog.dying() && self.decided.is_some() {
                 // The tree is dead or dying: what it asks is not answered any more.
@@ -64,7 +69,8 @@ impl Run {
                 args: call.args,
             };
             match self.signal(listener, &call, &data, sealed) {
-                Ok(true) => continue,
+                Ok(true) if Instant::now() < until => continue,
+                Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
                     self.fault("answer a signal", &error, sealed);
