@@ -8,6 +8,8 @@ use std::ffi::CStr;
 use std::io;
 use std::ptr;
 
+use crate::child::sys::Rlimit;
+
 /// What the child needs, prepared before the clone.
 pub(super) struct Trial {
     /// The child has a copy of the memory.
@@ -119,10 +121,19 @@ pub(super) fn wait(pid: i32) -> Ended {
     }
 }
 
+const NO_DUMP: Rlimit = Rlimit {
+    resource: libc::RLIMIT_CORE,
+    soft: 1,
+    hard: 1,
+};
+
 /// The child. Its return value is its exit code.
 extern "C" fn entry(trial: *mut libc::c_void) -> i32 {
     // SAFETY: `spawn` passes a trial that lives until this child has ended, and that nothing changes.
     let trial = unsafe { &*trial.cast_const().cast::<Trial>() };
+    // A filter may kill what calls mount(2), and the dump would be of the embedder's memory. A limit of 1 byte prevents
+    // files and, unlike 0, pipes to a handler (core(5)); the limits are the child's own (no CLONE_THREAD).
+    let _ = crate::child::sys::prlimit(&NO_DUMP);
     #[cfg(any(test, feature = "test-hooks"))]
     if trial.drop_capabilities && crate::child::sys::clear_capabilities().is_err() {
         return 127;
