@@ -40,6 +40,8 @@ pub struct Filesystem {
     ///
     /// Renames and hard links between two directories need Linux 5.19, and truncate(2) of a file that is
     /// only readable is refused from Linux 6.2.
+    ///
+    /// Where guests share the embedder's uid, no path may have the base of the scratch directories beneath it.
     pub write: Vec<PathBuf>,
     /// As `read`; and the kernel accepts the files as program images. The guest's own start needs it for
     /// the program, for the interpreter that its first line names, and for the dynamic loader.
@@ -170,6 +172,26 @@ impl Filesystem {
             }
         }
         problems
+    }
+
+    /// Grants that open every scratch directory in `base`: that of another run where a uid of its own keeps it shut, but
+    /// not where all runs have one uid, in which case a guest could leave code for the next.
+    pub(crate) fn opens_scratch(&self, base: &Path) -> Vec<Problem> {
+        let opening = |path: &&PathBuf| match (path.canonicalize(), base.canonicalize()) {
+            (Ok(path), Ok(base)) => base.starts_with(path),
+            _ => false,
+        };
+        let problem = |path: &PathBuf| Problem {
+            field: "filesystem.write",
+            message: format!(
+                "has the path {}, with the scratch directories of all runs in {}: guests share this program's uid here, \
+                 and could write into each other's; grant a directory beside them, or set another base \
+                 (SandboxBuilder::scratch_base, TMPDIR)",
+                path.display(),
+                base.display()
+            ),
+        };
+        self.write.iter().filter(opening).map(problem).collect()
     }
 }
 
@@ -303,6 +325,30 @@ mod tests {
         }
         for path in ["/srv", "/dev/null", "/process", "/dev/shm/mine"] {
             assert_eq!(written(path), [], "{path}");
+        }
+    }
+
+    #[test]
+    fn a_write_grant_that_opens_other_runs_scratch_is_a_problem() {
+        let base = tempfile::tempdir().unwrap();
+        let inside = base.path().join("inside");
+        let link = base.path().join("link");
+        std::fs::create_dir(&inside).unwrap();
+        std::os::unix::fs::symlink(base.path(), &link).unwrap();
+        let problems = |path: &Path| {
+            let filesystem = Filesystem {
+                write: vec![path.to_owned()],
+                ..Filesystem::python()
+            };
+            filesystem.opens_scratch(base.path())
+        };
+        for opening in [base.path(), base.path().parent().unwrap(), &link] {
+            let found = problems(opening);
+            assert_eq!(found.len(), 1, "{opening:?}");
+            assert_eq!(found[0].field, "filesystem.write");
+        }
+        for other in [&inside, Path::new("/dev/null"), Path::new("/no/such")] {
+            assert_eq!(problems(other), [], "{other:?}");
         }
     }
 

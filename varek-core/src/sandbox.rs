@@ -293,6 +293,12 @@ impl SandboxBuilder {
         let host = self.host.unwrap_or_else(Host::probe);
         let scratch_base = self.scratch_base.unwrap_or_else(std::env::temp_dir);
         let asked = layers(&policy, &host).map_err(|missing| Error::Unsupported { missing })?;
+        if asked.uid != Uid::Own {
+            let problems = policy.filesystem.opens_scratch(&scratch_base);
+            if !problems.is_empty() {
+                return Err(Error::Policy { problems });
+            }
+        }
         let mut enforcement = asked.enforcement;
         let (program, signals) = programs(&policy, asked.uid, asked.notify)?;
 
