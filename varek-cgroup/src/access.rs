@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, Stat};
+use rustix::fs::{Access, CWD, Stat};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, getgroups};
 
+use crate::dir::accessible;
 use crate::error::Error;
 use crate::home::LEAF;
 use crate::layout::{Controller, Home, Layout, Place};
@@ -68,7 +69,7 @@ fn any_of(place: &Place, allowed: impl Fn(&Path) -> Result<(), Error>) -> Result
 }
 
 fn ask(path: &Path, access: Access) -> Result<(), Error> {
-    match rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS) {
+    match accessible(CWD, path, access) {
         // A kernel that cannot tell for split ids: the attempt will.
         Ok(()) | Err(Errno::NOSYS | Errno::INVAL) => Ok(()),
         Err(errno @ (Errno::ACCESS | Errno::PERM)) if permitted(path) => {

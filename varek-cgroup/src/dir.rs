@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir as Entries, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Dir as Entries, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::error::Error;
@@ -119,13 +119,13 @@ impl Dir {
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        rustix::fs::accessat(&self.fd, name, rustix::fs::Access::EXISTS, AtFlags::empty()).is_ok()
+        rustix::fs::accessat(&self.fd, name, Access::EXISTS, AtFlags::empty()).is_ok()
     }
 
     /// Whether this user may make entries, so far as the kernel tells beforehand.
     pub(crate) fn writable(&self) -> Result<(), Error> {
-        let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-        match rustix::fs::accessat(&self.fd, ".", access, AtFlags::EACCESS) {
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        match accessible(self.fd.as_fd(), Path::new("."), access) {
             // A kernel or a process with split ids that cannot tell: mkdir will.
             Ok(()) | Err(Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(errno) => Err(Error::io("create groups in", &self.path, errno.into())),
@@ -226,4 +226,13 @@ fn lifted(fd: OwnedFd, path: &Path) -> Result<OwnedFd, Error> {
 /// As `lifted`, for descriptors that are no file of a group.
 pub(crate) fn above_streams(fd: OwnedFd, what: &Path) -> Result<OwnedFd, Error> {
     lifted(fd, what)
+}
+
+/// access(2) for the effective ids. Container runtimes that do not know the call with flags (Linux 5.8) have it refused
+/// with EPERM, which is no answer about the file: then the older call is asked, for the real ids.
+pub(crate) fn accessible(at: BorrowedFd<'_>, path: &Path, access: Access) -> Result<(), Errno> {
+    match rustix::fs::accessat(at, path, access, AtFlags::EACCESS) {
+        Err(Errno::PERM) => rustix::fs::accessat(at, path, access, AtFlags::empty()),
+        answer => answer,
+    }
 }
