@@ -25,6 +25,9 @@ pub use namespaces::{NamespaceRefusal, UserNamespaces};
 /// boot parameter take away what the kernel's version promises. Two things only `/proc` can tell: the own
 /// control group, and which ids are mapped. Where it is not mounted they are unknown, and said to be.
 ///
+/// A filter around this process that kills instead of refusing (systemd's `SystemCallFilter=` does, unless
+/// `SystemCallErrorNumber=EPERM` is set) kills it for asking.
+///
 /// It changes nothing. The first time in a process it makes a child that tries a user namespace and is gone when
 /// probing returns; its answer is kept for the life of the process, or until the process changes its uid. Everything
 /// else is asked every time. That takes less than a millisecond; where an outer filter is, it takes a thread for a

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use support::{assert_clean, assert_gone, open_directory, python, root, run, text, unconfined};
 use varek_core::{Outcome, Policy, Sandbox, Signal, SyscallGroup, Termination};
 
@@ -226,10 +227,11 @@ fn outside_of_a_sandbox_each_of_these_calls_signals() {
             continue;
         }
         let mut bystander = Bystander::start();
-        let before = bystander.condition();
         unconfined(&attack(bystander.0.id(), &format!("{OWNED}\n{route}")));
         if name == "SIGSTOP" {
-            assert_ne!(bystander.condition(), before);
+            let pid = rustix::process::Pid::from_child(&bystander.0);
+            let stopped = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+            assert!(stopped.is_some_and(|status| status.stopped()));
         } else {
             use std::os::unix::process::ExitStatusExt as _;
             assert_eq!(bystander.0.wait().unwrap().signal(), Some(9), "{name}");
@@ -491,4 +493,33 @@ fn with_sending_of_signals_denied_none_is_performed() {
     );
     assert_eq!(text(&outcome), "refused\n", "{outcome}");
     assert!(outcome.violation().is_some(), "{outcome}");
+}
+
+// ---- services ----
+
+#[test]
+fn the_users_services_do_not_answer_a_guest_that_has_the_network() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("service");
+    let service = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    service.set_nonblocking(true).unwrap();
+    let source = format!(
+        "import socket\nP = '{}'\n{}",
+        path.display(),
+        r"
+def reach(make, *arguments):
+    try: make().connect(*arguments)
+    except OSError as error: print(error.errno)
+    else: print('reached')
+reach(lambda: socket.socket(socket.AF_UNIX), P)
+reach(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0], P)
+"
+    );
+    let policy = python().syscalls(|calls| calls.allow_group(SyscallGroup::Network));
+    let outcome = run(&sandbox!(policy), &source);
+    assert_eq!(outcome.exit_code(), Some(0), "{outcome}");
+    assert!(!text(&outcome).contains("reached"), "{}", text(&outcome));
+    assert!(service.accept().is_err());
+    assert!(unconfined(&source).starts_with("reached"));
+    assert!(service.accept().is_ok());
 }

@@ -9,10 +9,13 @@ use crate::policy::SyscallPolicy;
 use crate::rule::{Condition, Rule, Width};
 
 /// Calls that read, write, stop, trace or re-limit another process of the same uid, or that reach objects which a uid
-/// has in common: the user keyring, System V objects, POSIX message queues.
+/// has in common: the user keyring, System V objects, POSIX message queues, what happens to its files.
 const REACH: &[&str] = &[
     "add_key",
+    "fanotify_init",
+    "fanotify_mark",
     "get_robust_list",
+    "inotify_add_watch",
     "kcmp",
     "keyctl",
     "migrate_pages",
@@ -61,7 +64,9 @@ impl SyscallPolicy {
     ///
     /// Refused, whatever the policy allows: changes of modes, owners, times and extended attributes of files
     /// ([`Group::FileMetadata`]); tracing, reading, writing and re-limiting of other processes; keyrings,
-    /// System V objects and POSIX message queues, which belong to a uid. Left for the caller itself only: `prlimit64`,
+    /// System V objects and POSIX message queues, which belong to a uid; watching of files; local sockets but for connected
+    /// pairs, since the user's services answer at them (a service manager would start a program for the guest), and every
+    /// family but IPv4, IPv6 and netlink. Left for the caller itself only: `prlimit64`,
     /// `setpriority`, `ioprio_set`, `sched_setaffinity`, `sched_setparam` and `sched_setscheduler`. Left without the
     /// commands that send signals to an owner, hold up other users of a file, or change its attributes: `fcntl` and
     /// `ioctl`.
@@ -73,7 +78,8 @@ impl SyscallPolicy {
     /// commands to devices come with it; before 6, every call of [`Group::SendSignals`], of which a supervisor can
     /// perform what is harmless.
     ///
-    /// Not covered: what a policy allows by path or address (files, sockets), which is the same for every uid.
+    /// Not covered: what a policy allows by path or by network address, which is the same for every uid, and what stat(2),
+    /// readlink(2) and getxattr(2) say of paths that are not granted.
     #[must_use]
     pub fn sharing_uid(mut self, landlock: u32) -> Self {
         let signals = (landlock < SCOPES).then_some(Group::SendSignals);
@@ -102,19 +108,40 @@ impl SyscallPolicy {
         if landlock < DEVICES {
             self.narrow_open(landlock);
         }
+        self.narrow_sockets();
         self
+    }
+
+    /// A group's calls can only be taken back one by one.
+    fn spell_out(&mut self, group: Group) {
+        if self.groups.remove(&group) {
+            let calls = group.calls().iter();
+            self.calls.extend(calls.map(|name| (*name).to_owned()));
+            self.rules.extend(group.rules());
+        }
+    }
+
+    /// Leaves of sockets those that reach none of the user's services. Landlock does not mediate connections to a path.
+    fn narrow_sockets(&mut self) {
+        const FAMILIES: [u32; 3] = [2, 10, 16];
+        self.spell_out(Group::Network);
+        self.narrow(
+            "socket",
+            &FAMILIES.map(|family| Rule::on("socket").int(0, family)),
+        );
+        let pairs = Group::SocketPair.rules();
+        let pairs: Vec<_> = pairs
+            .into_iter()
+            .filter(|rule| rule.call() == "socketpair")
+            .collect();
+        self.narrow("socketpair", &pairs);
     }
 
     /// Leaves of the calls that open files what asks Landlock for a right to all that it does.
     fn narrow_open(&mut self, landlock: u32) {
         const O_ACCMODE: u64 = 0o3;
         const O_TRUNC: u64 = 0o1000;
-        // A group's calls can only be taken back one by one.
-        if self.groups.remove(&Group::Files) {
-            let calls = Group::Files.calls().iter();
-            self.calls.extend(calls.map(|name| (*name).to_owned()));
-            self.rules.extend(Group::Files.rules());
-        }
+        self.spell_out(Group::Files);
         let read = if landlock < TRUNCATION {
             O_ACCMODE | O_TRUNC
         } else {
@@ -249,11 +276,12 @@ mod tests {
             .allow_when(rule(8))
             .allow_when(own(4711))
             .allow_when(own(0))
+            .allow_when(Rule::on("socket").int(0, 16))
             .allow_when(Rule::on("socket").int(0, 1))
             .sharing_uid(7);
         assert_eq!(
             policy.rules(),
-            [rule(3), own(0), Rule::on("socket").int(0, 1)]
+            [rule(3), own(0), Rule::on("socket").int(0, 16)]
         );
     }
 
@@ -301,6 +329,37 @@ mod tests {
             .allow_when(rule(3))
             .allow_when(rule(0o1000));
         assert_eq!(own.sharing_uid(2).rules(), [rule(0)]);
+    }
+
+    #[test]
+    fn the_users_services_are_not_reached_by_local_sockets() {
+        const STREAM: u64 = 1;
+        const DATAGRAM: u64 = 2;
+        let arch = Arch::X86_64;
+        let named = SyscallPolicy::new().allow(["socket", "socketpair", "connect"]);
+        let network = SyscallPolicy::python().allow_group(Group::Network);
+        for policy in [named, network] {
+            let wide = compiled(&policy, arch);
+            let narrow = compiled(&policy.sharing_uid(7), arch);
+            // AF_UNIX, AF_VSOCK, AF_ALG; a pair of datagram sockets can be connected to any address.
+            for (name, args) in [
+                ("socket", [1, STREAM, 0, 0, 0, 0]),
+                ("socket", [40, STREAM, 0, 0, 0, 0]),
+                ("socket", [38, 5, 0, 0, 0, 0]),
+                ("socketpair", [1, DATAGRAM, 0, 0, 0, 0]),
+            ] {
+                assert!(allowed(&wide, name, args), "{name} {args:?}");
+                assert!(!allowed(&narrow, name, args), "{name} {args:?}");
+            }
+            for (name, args) in [
+                ("socket", [2, STREAM, 0, 0, 0, 0]),
+                ("socket", [10, DATAGRAM, 0, 0, 0, 0]),
+                ("socketpair", [1, STREAM, 0, 0, 0, 0]),
+                ("connect", [0; 6]),
+            ] {
+                assert!(allowed(&narrow, name, args), "{name} {args:?}");
+            }
+        }
     }
 
     #[test]

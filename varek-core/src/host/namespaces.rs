@@ -155,7 +155,10 @@ pub(super) fn user_namespaces(kernel: (u32, u32), filtered: bool) -> UserNamespa
         return answer;
     }
     let answer = attempt(&Trial::new(copies_memory(kernel, filtered)));
-    if let Ok(kept) = &mut kept {
+    // What could not be tried now may be tried the next time.
+    if let Ok(kept) = &mut kept
+        && !matches!(answer, UserNamespaces::Unknown { .. })
+    {
         **kept = Some((asker, answer));
     }
     answer

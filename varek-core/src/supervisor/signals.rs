@@ -37,6 +37,8 @@ pub(super) enum Performed {
 pub(crate) struct Signals {
     /// The policy's own program, before signals were taken out of it.
     allowed: Program,
+    /// `/proc` is of the pid namespace that the kernel's numbers are of.
+    own_proc: bool,
 }
 
 /// A call that sends a signal, from its registers.
@@ -80,8 +82,10 @@ impl Call {
 }
 
 impl Signals {
-    pub(crate) const fn new(allowed: Program) -> Self {
-        Self { allowed }
+    pub(crate) fn new(allowed: Program) -> Self {
+        let own = std::process::id().to_string();
+        let own_proc = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own));
+        Self { allowed, own_proc }
     }
 
     /// Decides a notified call of the thread `caller`, and performs it where that is the decision. `valid` says
@@ -93,6 +97,9 @@ impl Signals {
         group: &Group,
         valid: impl Fn() -> bool,
     ) -> Performed {
+        if !self.own_proc {
+            return Performed::No;
+        }
         let name = self.allowed.syscall_name(data.nr.cast_unsigned());
         let Some(call) = name.and_then(|name| Call::of(name, &data.args)) else {
             return Performed::No;
