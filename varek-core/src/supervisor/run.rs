@@ -213,9 +213,12 @@ impl Run {
     }
 
     pub(super) fn next_wake(&self, patience: Duration) -> Option<Instant> {
-        let patience = (!self.born)
-            .then(|| self.began + patience)
-            .filter(|at| *at > Instant::now());
+        // Again and again: the thread that was started for this run may have got stuck with another one.
+        let patience = (!self.born).then(|| {
+            let now = Instant::now();
+            let first = self.began + patience;
+            if now < first { first } else { now + patience }
+        });
         [
             self.watchdog.next_tick(),
             self.cpu_check,
