@@ -337,8 +337,14 @@ fn sockets_are_refused_by_name_and_with_their_family() {
 
     let wide = python().syscalls(|calls| calls.allow_group(SyscallGroup::Network));
     let outcome = run(&sandbox!(wide), source);
-    assert_clean(&outcome);
-    assert_eq!(text(&outcome), "made\n".repeat(4));
+    if support::root() {
+        assert_clean(&outcome);
+        assert_eq!(text(&outcome), "made\n".repeat(4));
+    } else {
+        // Under the embedder's uid the user's services would answer at AF_UNIX.
+        assert_gone(&outcome);
+        assert_eq!(text(&outcome), "made\nmade\nrefused 1\nmade\n");
+    }
 }
 
 #[test]
