@@ -153,13 +153,6 @@ pub(crate) const ROWS: &[Row] = &[
         ..PLAIN
     },
     Row {
-        name: "6.12-user-no-userns",
-        kernel: Kernel::Linux6_12,
-        place: Place::User,
-        sysctls: NO_USER_NAMESPACES,
-        ..PLAIN
-    },
-    Row {
         name: "6.1-root-no-landlock",
         command_line: NO_LANDLOCK,
         ..PLAIN
