@@ -312,25 +312,6 @@ mod held {
             .filter(|step| *step != SetupStep::Clone)
     }
 
-    /// A pidfd of the child of an embedder that holds it in set-up.
-    fn held_child(doomed: &Doomed) -> OwnedFd {
-        let mut child = None;
-        let there = until(|| {
-            child = embedder::members_of(doomed.victim.id())
-                .first()
-                .copied()
-                .filter(|pid| {
-                    // It is in the call in which it waits.
-                    let call =
-                        fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-                    call.starts_with(&format!("{} ", libc::SYS_ppoll))
-                });
-            child.is_some()
-        });
-        assert!(there, "no child is held");
-        pidfd(child.unwrap())
-    }
-
     fn hold(at: &str) {
         let sandbox = doomed(Policy::native());
         println!("ready=");
@@ -350,7 +331,7 @@ mod held {
         for step in steps() {
             let mut doomed = Doomed::start(name, &step.to_string());
             doomed.victim.says("ready=");
-            let child = held_child(&doomed);
+            let child = embedder::held_child(doomed.victim.id());
             // It has the guardian's lifeline while it has the embedder's descriptors: only its own
             // parent-death signal can end it.
             doomed.kill_guardians();

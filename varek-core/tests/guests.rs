@@ -349,6 +349,9 @@ fn sockets_are_refused_by_name_and_with_their_family() {
 
 #[test]
 fn a_forbidden_call_of_a_grandchild_kills_the_tree_and_is_named() {
+    if support::filtered_outside("a_forbidden_call_of_a_grandchild_kills_the_tree_and_is_named") {
+        return;
+    }
     let source = with_calls(
         "child = os.fork()\n\
          if child == 0:\n\
@@ -436,6 +439,7 @@ fn calls_through_other_tables_never_take_effect_and_kill() {
     assert_clean(&outcome);
     assert!(native.join("proof").is_dir());
 
+    let outer_filter = varek_core::Host::probe().outer_filter;
     for abi in ["i386", "x32"] {
         let table = abi;
         let directory = scratch(table);
@@ -443,6 +447,13 @@ fn calls_through_other_tables_never_take_effect_and_kill() {
             .run(Command::new(&program).arg(table).scratch(&directory))
             .unwrap();
         assert!(!directory.join("proof").exists(), "{outcome}");
+        if outer_filter && outcome.denials.is_empty() {
+            support::not_run(
+                test,
+                &format!("a seccomp filter around this program answers for {abi} first"),
+            );
+            continue;
+        }
         let name = outcome
             .denials
             .iter()
@@ -493,7 +504,11 @@ fn clone_source(flags: u64) -> String {
 }
 
 fn clone_is_refused(test: &str, flags: u64) {
+    const NAMESPACES: u64 = 0x7e02_0000;
     let source = clone_source(flags);
+    if flags & NAMESPACES != 0 && support::filtered_outside(test) {
+        return;
+    }
     // Namespaces are root's to make where nothing holds it back; below, the record says who refused.
     if rustix::process::geteuid().is_root() {
         assert_eq!(
@@ -556,7 +571,14 @@ fn clone3_does_not_exist_for_guests() {
          if made > 0: made = os.waitpid(made, 0)[1]\n\
          print(made)",
     );
-    assert_eq!(unconfined(&source), "0\n");
+    if varek_core::Host::probe().clone3 {
+        assert_eq!(unconfined(&source), "0\n");
+    } else {
+        support::not_run(
+            "clone3_does_not_exist_for_guests",
+            "the control: this host has no clone3",
+        );
+    }
     let outcome = run(&sandbox!(python()), &source);
     assert_clean(&outcome);
     // ENOSYS, so that libc falls back to clone. The filter itself says so: every start of a thread asks.

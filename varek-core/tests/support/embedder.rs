@@ -232,6 +232,26 @@ pub(crate) fn members_of(process: u32) -> Vec<u32> {
     members
 }
 
+/// A child of an embedder that waits where its set-up is held, in its group or not.
+pub(crate) fn held_child(process: u32) -> OwnedFd {
+    let mut child = None;
+    let there = until(|| {
+        let tasks = fs::read_dir(format!("/proc/{process}/task"));
+        let children = tasks.into_iter().flatten().flatten().flat_map(|thread| {
+            let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            let pids = text.split_whitespace().map(str::to_owned);
+            pids.collect::<Vec<_>>()
+        });
+        child = children.into_iter().find(|pid| {
+            let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            call.starts_with(&format!("{} ", libc::SYS_ppoll))
+        });
+        child.is_some()
+    });
+    assert!(there, "no child is held");
+    pidfd(child.unwrap().parse().unwrap())
+}
+
 /// Children of this process, zombies included, with their command names.
 pub(crate) fn children() -> Vec<(u32, String)> {
     let mut children = Vec::new();

@@ -18,8 +18,8 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use varek_core::{
-    Cause, Cleanup, Command, DeniedCall, Error, LimitHit, Outcome, Policy, Resource, Sandbox,
-    Termination,
+    Cause, Cleanup, Command, DeniedCall, Error, Host, LimitHit, NamespaceRefusal, Outcome, Policy,
+    Resource, Sandbox, Termination, UserNamespaces,
 };
 
 /// Says that a test cannot run on this host. Where the environment asks for all tests, that is a failure.
@@ -50,6 +50,22 @@ pub fn own_uids(test: &str) -> bool {
         );
     }
     root()
+}
+
+/// Whether a seccomp filter around this program refuses namespaces and mounts, as those of container runtimes do.
+/// What it refuses does not come as far as the guest's own filter, and so is on no record.
+pub fn filtered_outside(name: &str) -> bool {
+    let host = Host::probe();
+    let by = NamespaceRefusal::Filter;
+    let filtered =
+        matches!(host.user_namespaces, UserNamespaces::Refused { by: who, .. } if who == by);
+    if filtered {
+        not_run(
+            name,
+            "a seccomp filter around this program refuses it first",
+        );
+    }
+    filtered
 }
 
 /// A sandbox for this policy, or `None` where the host cannot have one, which is said.
