@@ -98,6 +98,7 @@ mod rule;
 mod shared;
 mod suggest;
 mod table;
+mod tcp;
 
 pub use arch::{Arch, describe};
 pub use bpf::{Action, Fault, Instruction, LONGEST, SeccompData, interpret};
@@ -108,3 +109,4 @@ pub use permit::Permit;
 pub use policy::{Checked, FLOOR, Refusal, Reporting, SyscallPolicy};
 pub use program::{Decision, Program};
 pub use rule::{Condition, Op, Rule, Width};
+pub use tcp::TcpRole;

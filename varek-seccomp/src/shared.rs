@@ -113,7 +113,7 @@ impl SyscallPolicy {
     }
 
     /// A group's calls can only be taken back one by one.
-    fn spell_out(&mut self, group: Group) {
+    pub(crate) fn spell_out(&mut self, group: Group) {
         if self.groups.remove(&group) {
             let calls = group.calls().iter();
             self.calls.extend(calls.map(|name| (*name).to_owned()));
@@ -158,7 +158,7 @@ impl SyscallPolicy {
 
     /// Leaves of a call what these rules allow: all of them where it was allowed plainly, and of the policy's own
     /// rules those that ask for no less than one of them.
-    fn narrow(&mut self, call: &str, to: &[Rule]) {
+    pub(crate) fn narrow(&mut self, call: &str, to: &[Rule]) {
         if self.calls.remove(call) {
             self.rules.retain(|rule| rule.call() != call);
             self.rules.extend(to.iter().cloned());
