@@ -1,4 +1,4 @@
-//! The kernel's side of [`Filesystem`]: Landlock rulesets (landlock(7)).
+//! The kernel's side of [`Filesystem`] and of the ports of [`Network`]: Landlock rulesets (landlock(7)).
 //!
 //! The paths are opened once per `Sandbox`; every run gets a ruleset of its own from those descriptors,
 //! because a ruleset that runs share would collect the `/proc` entry of each. The descriptors stay open
@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
-    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::child::sys as child_sys;
 use crate::error::Error;
 use crate::filesystem::Filesystem;
+use crate::network::Network;
 
 /// What a path is granted for; each is one list of [`Filesystem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,19 +73,24 @@ pub(crate) struct Grants {
     pub(crate) skipped: Vec<PathBuf>,
     version: u32,
     abi: ABI,
-    network: bool,
+    network: Network,
 }
 
 impl Grants {
     /// Opens every path (O_PATH, at descriptor 3 or above), for rulesets of this ABI version, at least 1.
-    /// Unless `network`, TCP is denied where the ABI can (4), and UDP too (10).
-    pub(crate) fn open(filesystem: &Filesystem, abi: u32, network: bool) -> Result<Self, Error> {
+    /// Where the ABI can (4), TCP is bounded to the ports of `network` unless that is [`Network::Host`]; and from ABI 10
+    /// on UDP is denied then.
+    pub(crate) fn open(
+        filesystem: &Filesystem,
+        abi: u32,
+        network: &Network,
+    ) -> Result<Self, Error> {
         let mut opened = Self {
             open: Vec::new(),
             skipped: Vec::new(),
             version: abi,
             abi: ABI::from(i32::try_from(abi).unwrap_or(i32::MAX)),
-            network,
+            network: network.clone(),
         };
         for (access, paths) in [
             (Access::Read, &filesystem.read),
@@ -128,6 +134,15 @@ impl Grants {
             let directory = is_directory(path).map_err(|errno| Error::io("fstat", errno))?;
             ruleset = allow(ruleset, path, access.rights(directory, self.abi))?;
         }
+        for (ports, right) in [
+            (self.network.connect(), AccessNet::ConnectTcp),
+            (self.network.bind(), AccessNet::BindTcp),
+        ] {
+            for &port in ports.iter().filter(|_| self.bounds_ports()) {
+                let rule = NetPort::new(port, right);
+                ruleset = ruleset.add_rule(rule).map_err(|error| failed(&error))?;
+            }
+        }
         let made: Option<OwnedFd> = ruleset.into();
         let made = made.ok_or_else(|| Error::io("landlock_create_ruleset", Errno::NOSYS))?;
         above_stdio(made).map_err(|errno| Error::io("duplicate the Landlock ruleset", errno))
@@ -154,7 +169,7 @@ impl Grants {
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(self.abi))?;
-        if self.denies_network() {
+        if self.bounds_ports() {
             ruleset = ruleset.handle_access(AccessNet::from_all(self.abi))?;
         }
         let scopes = Scope::from_all(self.abi);
@@ -164,8 +179,8 @@ impl Grants {
         ruleset.create()
     }
 
-    fn denies_network(&self) -> bool {
-        !self.network && !AccessNet::from_all(self.abi).is_empty()
+    fn bounds_ports(&self) -> bool {
+        self.network != Network::Host && !AccessNet::from_all(self.abi).is_empty()
     }
 
     /// `allowed_access` of the rule that the child adds for its own `/proc/<pid>`: read files and list
@@ -182,11 +197,14 @@ impl Grants {
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("Landlock ABI {}: {} paths", self.version, self.open.len());
         let network = AccessNet::from_all(self.abi);
-        text.push_str(match (self.network, network.is_empty()) {
-            (true, _) => ", TCP left to the system call policy",
-            (false, true) => ", TCP not covered (ABI 4)",
-            (false, false) if network.contains(AccessNet::BindUdp) => ", TCP and UDP denied",
-            (false, false) => ", TCP denied",
+        text.push_str(match (&self.network, network.is_empty()) {
+            (Network::Host, _) => ", TCP left to the system call policy",
+            (_, true) => ", TCP not covered (ABI 4)",
+            (Network::Tcp { .. }, false) => ", TCP ports bounded",
+            (Network::Denied, false) if network.contains(AccessNet::BindUdp) => {
+                ", TCP and UDP denied"
+            }
+            (Network::Denied, false) => ", TCP denied",
         });
         let scopes = Scope::from_all(self.abi);
         text.push_str(if scopes.is_empty() {

@@ -10,6 +10,7 @@ use crate::error::Missing;
 use crate::host::{Host, IdRange, Refusal};
 use crate::identity::{Identity, UidRange};
 use crate::limits::Overflow;
+use crate::network::Network;
 use crate::policy::Policy;
 
 /// What is going to be in force for every run of a sandbox.
@@ -31,6 +32,8 @@ pub(crate) struct Layers {
     pub(crate) enforcement: Enforcement,
 }
 
+/// Version of Landlock's ABI that bounds TCP ports (Linux 6.7).
+const TCP_PORTS: u32 = 4;
 /// Version of Landlock's ABI that keeps signals within a run (Linux 6.12).
 pub(crate) const SIGNAL_SCOPE: u32 = 6;
 
@@ -85,6 +88,7 @@ pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing
     let cpu = limits.cpu.map(|share| format!("{share} of one CPU"));
     let cpu = decisions.take(Layer::Cpu, controller(host, Layer::Cpu, cpu));
     let landlock = decisions.take(Layer::Landlock, landlock(host));
+    decisions.take(Layer::Network, network(policy, host, landlock));
     let uid = uid(policy, host);
     decisions.take(Layer::Identity, identity(policy, host, notify));
     decisions.take(
@@ -240,6 +244,32 @@ fn landlock(host: &Host) -> Verdict {
         ),
     ))
 }
+
+/// `landlock`: whether there are rulesets. The filter is there whatever they do.
+fn network(policy: &Policy, host: &Host, landlock: bool) -> Verdict {
+    let asked = policy.network.describe();
+    match &policy.network {
+        Network::Host => Verdict::NotAsked,
+        Network::Denied => Verdict::Enforced(asked),
+        Network::Tcp { .. } => match host.landlock.version() {
+            Some(TCP_PORTS..) if landlock => Verdict::Enforced(asked),
+            Some(abi) if landlock => Verdict::Lacking(missing(
+                Layer::Network,
+                asked,
+                format!("has Landlock ABI {abi}, which bounds no ports (ABI {TCP_PORTS})"),
+                format!("use Linux 6.7 or newer, {UNBOUNDED}"),
+            )),
+            _ => Verdict::Lacking(missing(
+                Layer::Network,
+                asked,
+                format!("has {}, so that nothing bounds ports", host.landlock),
+                format!("use a host with Landlock (Linux 6.7 or newer), {UNBOUNDED}"),
+            )),
+        },
+    }
+}
+
+const UNBOUNDED: &str = "choose network denied or host, or name network in best_effort, and the guest has TCP at every port";
 
 fn uid(policy: &Policy, host: &Host) -> Uid {
     if obstacle(host, policy.identity.range()).is_none() {

@@ -30,6 +30,7 @@
 //! | system calls | seccomp-bpf, default deny, exec once | Linux 3.17; reports of denied calls 5.19 |
 //! | memory, pids, CPU share | cgroups, unified or hybrid | a cgroup2 mount, `cgroup.kill` (5.14) |
 //! | files | Landlock | Linux 5.13 |
+//! | network | no sockets but local pairs, or TCP alone: seccomp-bpf; TCP ports: Landlock | ports Linux 6.7; see [`Network`] |
 //! | identity | as root a uid and gid of its own, no groups; otherwise the embedder's uid, behind Landlock and with calls refused; no capabilities | any; see [`Identity`] |
 //! | each process | setrlimit(2) | any |
 //! | wall clock, CPU time, output | the supervisor | any |
@@ -67,6 +68,7 @@ mod kits;
 mod landlock;
 mod layers;
 mod limits;
+mod network;
 mod outcome;
 mod pipe;
 mod plan;
@@ -100,6 +102,7 @@ pub use host::{
 };
 pub use identity::{Identity, UidRange};
 pub use limits::{CpuShare, DenialBudget, GIB, KIB, Limits, MIB, Overflow, ParseCpuShareError};
+pub use network::Network;
 pub use outcome::{Denials, DeniedCall, Outcome, Violation};
 pub use pipe::{ChildInput, ChildOutput};
 pub use policy::Policy;

@@ -14,6 +14,7 @@ use crate::error::Problem;
 use crate::filesystem::Filesystem;
 use crate::identity::Identity;
 use crate::limits::{CpuShare, DenialBudget, Limits, Overflow};
+use crate::network::Network;
 
 /// What a guest may do: pure data, read from TOML or JSON, written back, compared and digested.
 ///
@@ -37,11 +38,14 @@ pub struct Policy {
     /// Version of this format; 1.
     #[serde(default = "Policy::current_version")]
     pub version: u32,
-    /// System calls: seccomp-bpf.
+    /// System calls: seccomp-bpf. Sockets are not said here but in `network`.
     pub syscalls: SyscallPolicy,
     /// Paths: Landlock.
     #[serde(default)]
     pub filesystem: Filesystem,
+    /// What the guest reaches over the network: seccomp-bpf, and Landlock for TCP ports.
+    #[serde(default)]
+    pub network: Network,
     /// How much: cgroups, setrlimit(2), the watchdog.
     #[serde(default)]
     pub limits: Limits,
@@ -106,6 +110,7 @@ impl Policy {
             version: Self::VERSION,
             syscalls,
             filesystem,
+            network: Network::default(),
             limits: Limits::default(),
             overflow: Overflow::default(),
             denials: DenialBudget::default(),
@@ -220,6 +225,20 @@ impl Policy {
         self
     }
 
+    /// Says what the guest reaches over the network.
+    ///
+    /// ```
+    /// use varek_core::{Network, Policy};
+    ///
+    /// let policy = Policy::python().network(Network::tcp([443], []));
+    /// assert_eq!(policy.problems(), []);
+    /// ```
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = network;
+        self
+    }
+
     /// Bounds the denied calls.
     #[must_use]
     pub fn denials(mut self, budget: DenialBudget) -> Self {
@@ -309,6 +328,7 @@ impl Policy {
         }
         problems.extend(self.limits.problems());
         problems.extend(self.filesystem.problems());
+        problems.extend(self.network.problems(&self.syscalls));
         problems.extend(self.identity.problems());
         problems
     }

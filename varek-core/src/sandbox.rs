@@ -67,6 +67,8 @@ pub(crate) struct Sealed {
     pub(crate) grants: Option<Grants>,
     pub(crate) uids: Option<UidPool>,
     pub(crate) privileged: bool,
+    /// Guests can send descriptors, and so hold a file that no descriptor table shows.
+    pub(crate) sends_descriptors: bool,
     pub(crate) subtree: Subtree,
     pub(crate) creation: Creation,
     guardian: Mutex<Option<Guardian>>,
@@ -300,12 +302,12 @@ impl SandboxBuilder {
             }
         }
         let mut enforcement = asked.enforcement;
-        let (program, signals) = programs(&policy, asked.uid, asked.notify)?;
+        let syscalls = policy.network.filter(policy.syscalls.clone());
+        let (program, signals) = programs(&syscalls, asked.uid, asked.notify)?;
 
-        let network = policy.syscalls.allows("socket");
         let grants = asked
             .landlock
-            .map(|abi| Grants::open(&policy.filesystem, abi, network))
+            .map(|abi| Grants::open(&policy.filesystem, abi, &policy.network))
             .transpose()?;
         if let Some(grants) = &grants {
             let detail = grants.describe();
@@ -354,6 +356,7 @@ impl SandboxBuilder {
         Ok(Sealed {
             digest: policy.digest(),
             reports_denials: asked.notify,
+            sends_descriptors: syscalls.allows("sendmsg") || syscalls.allows("sendmmsg"),
             privileged: host.missing_capabilities.is_empty(),
             program,
             signals,
@@ -376,8 +379,11 @@ impl SandboxBuilder {
 
 /// The program of the runs; and where it refuses signals only because their targets cannot be told, what performs
 /// those that are harmless.
-fn programs(policy: &Policy, uid: Uid, notify: bool) -> Result<(Program, Option<Signals>), Error> {
-    let syscalls = &policy.syscalls;
+fn programs(
+    syscalls: &SyscallPolicy,
+    uid: Uid,
+    notify: bool,
+) -> Result<(Program, Option<Signals>), Error> {
     let Uid::Shared { landlock } = uid else {
         return Ok((compile(syscalls, notify)?, None));
     };

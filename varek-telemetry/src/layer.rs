@@ -21,6 +21,9 @@ pub enum Layer {
     Cpu,
     /// File system access by path: Landlock (Linux 5.13).
     Landlock,
+    /// What the guest reaches over the network: no sockets or TCP alone, by the system call filter; TCP ports by Landlock
+    /// (Linux 6.7).
+    Network,
     /// An unprivileged uid and gid of its own, no groups, no capabilities.
     Identity,
     /// A private scratch directory.
@@ -40,6 +43,7 @@ impl fmt::Display for Layer {
             Self::Pids => "pids",
             Self::Cpu => "cpu",
             Self::Landlock => "landlock",
+            Self::Network => "network",
             Self::Identity => "identity",
             Self::Scratch => "scratch",
             Self::Rlimits => "rlimits",

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -51,7 +51,7 @@ fn what_is_not_granted_cannot_be_opened_and_what_is_granted_can() {
     for directory in [&open, &closed] {
         fs::write(directory.path().join("file"), "text").unwrap();
     }
-    let grants = Grants::open(&filesystem(&[open.path()], &[]), abi, false).unwrap();
+    let grants = Grants::open(&filesystem(&[open.path()], &[]), abi, &Network::Denied).unwrap();
     let ruleset = grants.ruleset(&[]).unwrap();
     let denied = closed.path().join("file");
     assert!(fs::read(&denied).is_ok());
@@ -74,7 +74,7 @@ fn what_is_not_granted_cannot_be_opened_and_what_is_granted_can() {
 fn write_lets_files_be_made_renamed_and_removed_beneath_and_nowhere_else() {
     let Some(abi) = host_abi() else { return };
     let (open, closed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let grants = Grants::open(&filesystem(&[], &[open.path()]), abi, false).unwrap();
+    let grants = Grants::open(&filesystem(&[], &[open.path()]), abi, &Network::Denied).unwrap();
     let ruleset = grants.ruleset(&[]).unwrap();
     restricted(&ruleset, || {
         let (one, two) = (open.path().join("one"), open.path().join("two"));
@@ -104,7 +104,7 @@ fn a_granted_file_opens_itself_and_not_its_neighbours() {
     let (granted, neighbour) = (directory.path().join("a"), directory.path().join("b"));
     fs::write(&granted, "a").unwrap();
     fs::write(&neighbour, "b").unwrap();
-    let grants = Grants::open(&filesystem(&[], &[&granted]), abi, false).unwrap();
+    let grants = Grants::open(&filesystem(&[], &[&granted]), abi, &Network::Denied).unwrap();
     restricted(&grants.ruleset(&[]).unwrap(), || {
         fs::write(&granted, "changed").unwrap();
         assert!(fs::read(&granted).is_ok());
@@ -120,7 +120,7 @@ fn an_extra_grant_holds_for_its_run_alone() {
     let Some(abi) = host_abi() else { return };
     let scratch = tempfile::tempdir().unwrap();
     let directory = fs::File::open(scratch.path()).unwrap();
-    let grants = Grants::open(&Filesystem::default(), abi, false).unwrap();
+    let grants = Grants::open(&Filesystem::default(), abi, &Network::Denied).unwrap();
     let with = grants
         .ruleset(&[(directory.as_fd(), Access::Write)])
         .unwrap();
@@ -145,7 +145,7 @@ fn execute_is_a_right_of_its_own() {
             .status()
             .map(|status| status.success())
     };
-    let readable = Grants::open(&policy, abi, false)
+    let readable = Grants::open(&policy, abi, &Network::Denied)
         .unwrap()
         .ruleset(&[])
         .unwrap();
@@ -153,7 +153,7 @@ fn execute_is_a_right_of_its_own() {
     let refused = restricted(&readable, run).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
     policy.execute = std::mem::take(&mut policy.read);
-    let executable = Grants::open(&policy, abi, false)
+    let executable = Grants::open(&policy, abi, &Network::Denied)
         .unwrap()
         .ruleset(&[])
         .unwrap();
@@ -161,21 +161,45 @@ fn execute_is_a_right_of_its_own() {
 }
 
 #[test]
-fn tcp_is_denied_unless_the_policy_has_sockets() {
+fn tcp_is_denied_unless_the_policy_has_the_hosts_network() {
     let Some(abi @ 4..) = host_abi() else { return };
     let bind = || TcpListener::bind("127.0.0.1:0").map(drop);
     bind().unwrap();
-    let without = Grants::open(&Filesystem::default(), abi, false)
-        .unwrap()
-        .ruleset(&[])
-        .unwrap();
-    let error = restricted(&without, bind).unwrap_err();
+    let ruleset = |network| {
+        let grants = Grants::open(&Filesystem::default(), abi, &network).unwrap();
+        grants.ruleset(&[]).unwrap()
+    };
+    let error = restricted(&ruleset(Network::Denied), bind).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
-    let with = Grants::open(&Filesystem::default(), abi, true)
-        .unwrap()
-        .ruleset(&[])
-        .unwrap();
-    restricted(&with, bind).unwrap();
+    restricted(&ruleset(Network::Host), bind).unwrap();
+}
+
+#[test]
+fn ports_are_bounded_one_by_one_and_each_for_what_it_is_named() {
+    let Some(abi @ 4..) = host_abi() else { return };
+    let listeners = ["127.0.0.1:0", "127.0.0.1:0"].map(|any| TcpListener::bind(any).unwrap());
+    let [open, closed] = listeners.each_ref().map(|one| one.local_addr().unwrap());
+    let ruleset = |network| {
+        let grants = Grants::open(&Filesystem::default(), abi, &network).unwrap();
+        grants.ruleset(&[]).unwrap()
+    };
+    let refused = Err(ErrorKind::PermissionDenied);
+    let tried = |ruleset: &OwnedFd| {
+        restricted(ruleset, || {
+            let connect = |to| TcpStream::connect(to).map(drop).map_err(|e| e.kind());
+            let bind = |at| TcpListener::bind(at).map(drop).map_err(|e| e.kind());
+            let free = "127.0.0.1:0".parse().unwrap();
+            [connect(open), connect(closed), bind(open), bind(free)]
+        })
+    };
+    let client = ruleset(Network::tcp([open.port()], []));
+    assert_eq!(tried(&client), [Ok(()), refused, refused, refused]);
+    // The port is taken, which is what says that it was not refused.
+    let taken = Err(ErrorKind::AddrInUse);
+    let server = ruleset(Network::tcp([], [open.port(), 0]));
+    assert_eq!(tried(&server), [refused, refused, taken, Ok(())]);
+    let both = ruleset(Network::tcp([open.port()], [open.port()]));
+    assert_eq!(tried(&both), [Ok(()), refused, taken, refused]);
 }
 
 #[test]
@@ -187,7 +211,7 @@ fn signals_do_not_leave_the_domain() {
         .unwrap();
     let pid = Pid::from_child(&outside);
     test_kill_process(pid).unwrap();
-    let ruleset = Grants::open(&Filesystem::default(), abi, true)
+    let ruleset = Grants::open(&Filesystem::default(), abi, &Network::Host)
         .unwrap()
         .ruleset(&[])
         .unwrap();
@@ -201,7 +225,7 @@ fn signals_do_not_leave_the_domain() {
 fn every_abi_up_to_the_hosts_makes_a_ruleset() {
     let Some(abi) = host_abi() else { return };
     for version in 1..=abi {
-        let grants = Grants::open(&Filesystem::python(), version, false).unwrap();
+        let grants = Grants::open(&Filesystem::python(), version, &Network::Denied).unwrap();
         assert!(
             grants.ruleset(&[]).unwrap().as_raw_fd() >= 3,
             "ABI {version}"
@@ -252,14 +276,14 @@ fn the_description_names_what_is_missing_and_leaves_the_presets_own_paths_out() 
         &[],
     );
     filesystem.execute = vec!["/usr".into()];
-    let old = Grants::open(&filesystem, 1, false).unwrap();
+    let old = Grants::open(&filesystem, 1, &Network::Denied).unwrap();
     assert_eq!(
         old.describe(),
         "Landlock ABI 1: 1 paths, TCP not covered (ABI 4), signals not scoped (ABI 6), no rename between \
          directories (ABI 2), truncate(2) not covered (ABI 3), ioctl on devices not covered (ABI 5); not on \
          this host: /no-such-path"
     );
-    let new = Grants::open(&filesystem, 7, false).unwrap();
+    let new = Grants::open(&filesystem, 7, &Network::Denied).unwrap();
     assert_eq!(
         new.describe(),
         "Landlock ABI 7: 1 paths, TCP denied, signals and abstract sockets scoped; not on this host: /no-such-path"
@@ -268,7 +292,7 @@ fn the_description_names_what_is_missing_and_leaves_the_presets_own_paths_out() 
 
 #[test]
 fn the_own_proc_entry_is_neither_writable_nor_executable() {
-    let grants = Grants::open(&Filesystem::default(), 7, false).unwrap();
+    let grants = Grants::open(&Filesystem::default(), 7, &Network::Denied).unwrap();
     // LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR of linux/landlock.h.
     assert_eq!(grants.own_proc_rights(), 0b1100);
 }

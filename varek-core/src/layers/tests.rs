@@ -44,7 +44,7 @@ fn root_on_a_full_host_has_every_layer_that_the_preset_asks_for() {
     assert!(found.notify && found.memory && found.pids && found.cpu);
     assert_eq!((found.landlock, found.uid), (Some(7), Uid::Own));
     assert_eq!(found.enforcement.missing().count(), 0);
-    assert_eq!(found.enforcement.layers().count(), 10);
+    assert_eq!(found.enforcement.layers().count(), 11);
     assert_eq!(detail(&found, Layer::Cpu), "50% of one CPU");
     assert!(detail(&found, Layer::Identity).contains("1879048192 to 1879052287"));
 }
@@ -130,6 +130,61 @@ fn landlock_is_required_unless_it_is_best_effort() {
         assert_eq!(found.landlock, None);
         assert!(reason(&found, Layer::Landlock).contains(answer));
     }
+}
+
+#[test]
+fn no_network_needs_nothing_of_the_host() {
+    let mut host = Host::full();
+    host.landlock = LandlockSupport::Disabled;
+    let policy = Policy::python().best_effort(Layer::Landlock);
+    let found = layers(&policy, &host).unwrap();
+    assert_eq!(
+        detail(&found, Layer::Network),
+        "no sockets but connected local pairs"
+    );
+    let found = layers(&policy.network(Network::Host), &host).unwrap();
+    assert_eq!(
+        found.enforcement.status(Layer::Network),
+        Some(&LayerStatus::NotAsked)
+    );
+}
+
+#[test]
+fn tcp_ports_are_never_opened_in_silence() {
+    let policy = || Policy::python().network(Network::tcp([443], [0]));
+    let bounded = "TCP alone: connections to ports 443; servers at ports 0 (a free one)";
+    for mut host in [Host::full(), unprivileged()] {
+        for abi in 1..=10 {
+            host.landlock = LandlockSupport::Version(abi);
+            let found = layers(&policy(), &host);
+            if abi >= 4 {
+                assert_eq!(detail(&found.unwrap(), Layer::Network), bounded);
+                continue;
+            }
+            let [missing] = &found.unwrap_err()[..] else {
+                panic!("not one layer");
+            };
+            assert_eq!((missing.layer, &*missing.asked), (Layer::Network, bounded));
+            assert!(missing.has.contains(&format!("ABI {abi}")), "{missing}");
+            for remedy in ["Linux 6.7", "denied or host", "best_effort"] {
+                assert!(missing.remedy.contains(remedy), "{missing}");
+            }
+            // Best effort for paths is none for ports.
+            let other = policy().best_effort(Layer::Landlock);
+            assert_eq!(missing_of(&other, &host), [Layer::Network]);
+            let found = layers(&policy().best_effort(Layer::Network), &host).unwrap();
+            assert_eq!(found.landlock, Some(abi));
+            assert!(reason(&found, Layer::Network).contains("TCP at every port"));
+        }
+    }
+    let mut host = Host::full();
+    host.landlock = LandlockSupport::Disabled;
+    let both = [Layer::Landlock, Layer::Network];
+    assert_eq!(missing_of(&policy(), &host), both);
+    let lenient = policy().best_effort(Layer::Landlock);
+    assert_eq!(missing_of(&lenient, &host), [Layer::Network]);
+    let found = layers(&lenient.best_effort(Layer::Network), &host).unwrap();
+    assert!(reason(&found, Layer::Network).contains("nothing bounds ports"));
 }
 
 #[test]

@@ -9,6 +9,8 @@ use rustix::fs::{FileType, mknodat};
 use rustix::process::geteuid;
 
 use super::*;
+use crate::filesystem::Filesystem;
+use crate::network::Network;
 
 const GUEST: (u32, u32) = (0x7000_0FFE, 0x7000_0FFE);
 
@@ -170,7 +172,7 @@ fn where_nothing_can_be_moved_the_tree_is_removed_from_below() {
     }
     // The first ABI refuses every move from one directory to another (EXDEV) and nothing else in a grant.
     let beneath = fs::File::open(base.path()).unwrap();
-    let grants = Grants::open(&crate::filesystem::Filesystem::default(), 1, true).unwrap();
+    let grants = Grants::open(&Filesystem::default(), 1, &Network::Host).unwrap();
     let ruleset = grants.ruleset(&[(beneath.as_fd(), Access::Write)]).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -168,11 +168,10 @@ impl Run {
         // The group goes last: as long as it is there, it says that the tree is dead.
         if let Some(scratch) = self.plan.scratch.take() {
             self.removing = true;
-            let calls = &sealed.policy.syscalls;
             self.undertaker.take(Remains {
                 scratch,
                 lease: self.plan.lease.take(),
-                sent_descriptors: calls.allows("sendmsg") || calls.allows("sendmmsg"),
+                sent_descriptors: sealed.sends_descriptors,
             });
         }
         if self.removing {

@@ -299,7 +299,7 @@ fn comes_to(row: &str, policy: &Policy, host: &Host, expected: Expected) -> Stri
                 };
                 assert!(right, "{row}: {layer} is {status:?}");
             }
-            assert_eq!(found.enforcement.layers().count(), 10, "{row}");
+            assert_eq!(found.enforcement.layers().count(), 11, "{row}");
             for layer in [Layer::Memory, Layer::Pids, Layer::Cpu] {
                 let there = match layer {
                     Layer::Memory => found.memory,
