@@ -12,7 +12,7 @@ use support::{
     assert_clean, assert_gone, assert_killed, denied, hit, python, run, seconds, text, unconfined,
 };
 use varek_core::{
-    Answer, Cause, Command, Outcome, Policy, Resource, Signal, SyscallGroup, Termination,
+    Answer, Cause, Command, Network, Outcome, Policy, Resource, Signal, SyscallGroup, Termination,
 };
 
 /// The Python preset with further programs allowed.
@@ -335,8 +335,7 @@ fn sockets_are_refused_by_name_and_with_their_family() {
     assert_eq!(denied(&outcome, "socket").first.arguments[0], 2);
     assert_gone(&outcome);
 
-    let wide = python().syscalls(|calls| calls.allow_group(SyscallGroup::Network));
-    let outcome = run(&sandbox!(wide), source);
+    let outcome = run(&sandbox!(python().network(Network::Host)), source);
     if support::root() {
         assert_clean(&outcome);
         assert_eq!(text(&outcome), "made\n".repeat(4));

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use support::{assert_clean, assert_gone, open_directory, python, root, run, text, unconfined};
-use varek_core::{Outcome, Policy, Sandbox, Signal, SyscallGroup, Termination};
+use varek_core::{Network, Outcome, Policy, Sandbox, Signal, SyscallGroup, Termination};
 
 /// Everything by which one process reaches another, allowed as far as a policy can.
 fn wide() -> Policy {
@@ -520,8 +520,7 @@ reach(lambda: socket.socket(socket.AF_UNIX), P)
 reach(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0], P)
 "
     );
-    let policy = python().syscalls(|calls| calls.allow_group(SyscallGroup::Network));
-    let outcome = run(&sandbox!(policy), &source);
+    let outcome = run(&sandbox!(python().network(Network::Host)), &source);
     assert_eq!(outcome.exit_code(), Some(0), "{outcome}");
     assert!(!text(&outcome).contains("reached"), "{}", text(&outcome));
     assert!(service.accept().is_err());
