@@ -28,7 +28,7 @@ fn directory() -> tempfile::TempDir {
 fn a_bad_line_is_answered_and_the_session_goes_on() {
     let input = b"not json\n{\"id\":1}\n{\"id\":2,\"program\":\"true\",\"nonsense\":1}\n\xff\xfe\n\n\
                   {\"id\":3,\"program\":\"tr\xc3\"}\n[1,2]\n{\"id\":4,\"program\":\"true\",\"limits\":{\"memroy\":1}}\n\
-                  {\"id\":5,\"program\":\"true\",\"network\":true}";
+                  {\"id\":5,\"program\":\"true\",\"namespaces\":[\"pid\"]}";
     let responses = session_of(&[], &input[..]);
     let seen: Vec<_> = responses
         .iter()
@@ -68,6 +68,17 @@ fn a_policy_that_contradicts_itself_is_invalid_with_every_problem() {
 }
 
 #[test]
+fn sockets_named_beside_the_network_are_invalid_and_the_network_is_named() {
+    let groups = json!({"syscalls": {"groups": ["network"]}});
+    let responses = session(&[
+        json!({"program": "true", "network": {"tcp": {}}}),
+        json!({"program": "true", "overrides": groups}),
+    ]);
+    assert!(reason(&responses[0], "invalid").contains("choose denied"));
+    assert!(reason(&responses[1], "invalid").contains("the group network"));
+}
+
+#[test]
 fn a_line_over_the_bound_is_invalid_and_the_next_one_is_answered() {
     let long = json!({"id": "long", "code": "x".repeat(2 << 20)});
     let responses = session_of(&["--longest-line", "1"], format!("{long}\n{{}}\n"));
@@ -78,9 +89,8 @@ fn a_line_over_the_bound_is_invalid_and_the_next_one_is_answered() {
 #[test]
 fn layers_that_this_version_lacks_are_unsupported_and_say_so() {
     let responses = session(&[
-        json!({"program": "true", "network": {"allow": ["192.0.2.1:443"]}}),
         json!({"program": "true", "namespaces": ["pid"]}),
-        json!({"program": "true", "best_effort": ["network"]}),
+        json!({"program": "true", "best_effort": ["namespaces"]}),
     ]);
     for response in &responses {
         assert!(

@@ -33,8 +33,8 @@ too where there is `code`. An unknown field makes the request invalid.
   files              {"path": "text" or {"text" or "base64": …, "executable": true}} for the scratch
   stdin              "text", {"base64": …} or {"file": "path"}; else the guest reads /dev/null
   events             true: the response has the run's events
-  network, namespaces
-                     refused: this version has no such layers
+  network            "denied" (the default), "host", or {"tcp": {"connect": [443], "bind": []}}
+  namespaces         refused: this version has no such layer
 
 A response is one line with `line` (the request's line number), `id` and `status`:
 

@@ -58,8 +58,7 @@ pub struct Request {
     pub best_effort: Option<Vec<String>>,
     /// Whether the response is to carry the run's events.
     pub events: Option<bool>,
-    /// Of no effect but to be refused: there is no network layer. `false` and `"none"` are accepted where
-    /// the policy allows no socket.
+    /// The policy's `network`; `false` and `"none"` mean `"denied"`.
     pub network: Option<Value>,
     /// Of no effect but to be refused: there is no namespace layer. `false`, `"none"` and `[]` are
     /// accepted.

@@ -7,18 +7,11 @@ use super::request::Request;
 use super::respond::Refusal;
 
 /// Layers that people ask for and that this version does not have, with what it has instead.
-const UNBUILT: [(&str, &str); 2] = [
-    (
-        "network",
-        "a guest has no sockets under the presets, and the host's own network where the policy's \
-         `syscalls` allow sockets; there is nothing between the two",
-    ),
-    (
-        "namespaces",
-        "a guest runs in the embedder's namespaces, bounded by seccomp, Landlock, control groups and a \
-         uid of its own",
-    ),
-];
+const UNBUILT: [(&str, &str); 1] = [(
+    "namespaces",
+    "a guest runs in the embedder's namespaces, bounded by seccomp, Landlock, control groups and a \
+     uid of its own",
+)];
 
 /// Limits that can be absent: null takes them away, and does not bring back the default.
 const NULLABLE: [&str; 5] = ["memory", "cpu", "pids", "cpu_time", "file_size"];
@@ -34,7 +27,7 @@ pub fn policy(request: &Request) -> Result<Policy, Refusal> {
         refuse_unbuilt(overrides)?;
         apply(&mut value, overrides.clone());
     }
-    apply(&mut value, shorthand(request));
+    apply(&mut value, shorthand(request)?);
     for (field, paths) in [
         ("read", &request.read),
         ("write", &request.write),
@@ -54,7 +47,7 @@ pub fn policy(request: &Request) -> Result<Policy, Refusal> {
     refuse_unbuilt_layers(&value)?;
     durations(&mut value)?;
     let policy = typed(value)?;
-    refuse_unkept(request, &policy)?;
+    refuse_unkept(request)?;
     Ok(policy)
 }
 
@@ -89,22 +82,35 @@ fn base(source: Option<&Value>) -> Result<Value, Refusal> {
 }
 
 /// The request's fields for single settings, as a patch of the policy.
-fn shorthand(request: &Request) -> Map<String, Value> {
+fn shorthand(request: &Request) -> Result<Map<String, Value>, Refusal> {
     let fields = [
         ("limits", request.limits.clone().map(Value::Object)),
         ("overflow", request.overflow.clone()),
         ("denials", request.denials.clone().map(Value::Object)),
         ("grace", request.grace.clone()),
         ("identity", request.identity.clone()),
+        ("network", network(request.network.as_ref())?),
         (
             "search_path",
             request.search_path.as_ref().map(|paths| json!(paths)),
         ),
     ];
-    fields
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-        .collect()
+    let fields = fields.into_iter();
+    let named = fields.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    Ok(named.collect())
+}
+
+/// `false` and `"none"` are what `"denied"` is in a policy.
+fn network(asked: Option<&Value>) -> Result<Option<Value>, Refusal> {
+    match asked {
+        Some(Value::Bool(false)) => Ok(Some(json!("denied"))),
+        Some(Value::String(text)) if text == "none" => Ok(Some(json!("denied"))),
+        Some(Value::Bool(true)) => Err(Refusal::invalid(
+            "network: true does not say how much; it is \"denied\", \"host\" or \
+             {\"tcp\": {\"connect\": [PORT, …], \"bind\": [PORT, …]}}",
+        )),
+        other => Ok(other.cloned()),
+    }
 }
 
 /// A JSON merge patch (RFC 7396), but that null for a limit that can be absent takes the limit away.
@@ -117,8 +123,10 @@ fn apply(policy: &mut Value, patch: Map<String, Value>) {
         _ => Vec::new(),
     };
     // One of several forms: merged into another, it would be both.
-    if let (Some(policy), true) = (policy.as_object_mut(), patch.contains_key("identity")) {
-        policy.remove("identity");
+    for name in ["identity", "network"] {
+        if let (Some(policy), true) = (policy.as_object_mut(), patch.contains_key(name)) {
+            policy.remove(name);
+        }
     }
     merge(policy, Value::Object(patch));
     if let Some(limits) = policy.get_mut("limits").and_then(Value::as_object_mut) {
@@ -217,29 +225,19 @@ fn refuse_unbuilt_layers(policy: &Value) -> Result<(), Refusal> {
     found.map_or(Ok(()), |(name, instead)| Err(refusal(name, instead)))
 }
 
-/// `network` and `namespaces` ask for nothing where they ask for none, and for none of what is not
-/// there anyway.
-fn refuse_unkept(request: &Request, policy: &Policy) -> Result<(), Refusal> {
+/// `namespaces` asks for nothing where it asks for none.
+fn refuse_unkept(request: &Request) -> Result<(), Refusal> {
     let none = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
         Value::String(text) => text == "none",
         Value::Array(list) => list.is_empty(),
         _ => false,
     };
-    let [network, namespaces] = UNBUILT.map(|(name, instead)| refusal(name, instead));
-    if let Some(asked) = &request.network
-        && (!none(asked) || policy.syscalls.allows("socket"))
-    {
-        return Err(network);
+    let [namespaces] = UNBUILT.map(|(name, instead)| refusal(name, instead));
+    match &request.namespaces {
+        Some(asked) if !none(asked) => Err(namespaces),
+        _ => Ok(()),
     }
-    if request
-        .namespaces
-        .as_ref()
-        .is_some_and(|asked| !none(asked))
-    {
-        return Err(namespaces);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -247,7 +245,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use varek_core::{CpuShare, Identity, Layer, MIB, Overflow, UidRange};
+    use varek_core::{CpuShare, Identity, Layer, MIB, Network, Overflow, UidRange};
 
     use super::super::respond::Status;
     use super::*;
@@ -386,24 +384,54 @@ mod tests {
     #[test]
     fn layers_to_come_are_unsupported_wherever_they_stand() {
         for fields in [
-            r#","network":true"#,
-            r#","network":{"allow":["192.0.2.1:80"]}"#,
-            r#","network":"none","overrides":{"syscalls":{"groups":["network"]}}"#,
             r#","namespaces":["pid"]"#,
-            r#","overrides":{"network":{}}"#,
+            r#","overrides":{"namespaces":["pid"]}"#,
+            r#","best_effort":["namespaces"]"#,
             r#","policy":{"namespaces":["pid"],"syscalls":{}}"#,
-            r#","best_effort":["network"]"#,
             r#","policy":{"syscalls":{},"best_effort":["namespaces"]}"#,
         ] {
             let (status, reason) = refused(fields);
             assert_eq!(status, Status::Unsupported, "{fields}: {reason}");
         }
-        for fields in [
-            r#","network":false"#,
-            r#","network":"none""#,
-            r#","namespaces":[]"#,
-        ] {
+        for fields in [r#","namespaces":false"#, r#","namespaces":[]"#] {
             assert_eq!(of(fields).unwrap(), Policy::python(), "{fields}");
+        }
+    }
+
+    #[test]
+    fn a_network_takes_the_place_of_another() {
+        let wide = || Policy::python().network(Network::Host);
+        let tcp = || Policy::python().network(Network::tcp([443], [0]));
+        for (fields, policy) in [
+            (r#","network":false"#, Policy::python()),
+            (r#","network":"none""#, Policy::python()),
+            (r#","network":"denied""#, Policy::python()),
+            (r#","network":"host""#, wide()),
+            (r#","network":{"tcp":{"connect":[443],"bind":[0]}}"#, tcp()),
+            (
+                r#","overrides":{"network":{"tcp":{"connect":[443],"bind":[0]}}}"#,
+                tcp(),
+            ),
+            (
+                r#","overrides":{"network":{"tcp":{"connect":[80]}}},"network":"host""#,
+                wide(),
+            ),
+            (r#","overrides":{"network":"host"},"network":null"#, wide()),
+            (
+                r#","best_effort":["network"]"#,
+                Policy::python().best_effort(Layer::Network),
+            ),
+        ] {
+            assert_eq!(of(fields).unwrap(), policy, "{fields}");
+        }
+        for fields in [
+            r#","network":true"#,
+            r#","network":{"allow":["192.0.2.1:80"]}"#,
+            r#","network":{"tcp":{"connect":["443"]}}"#,
+            r#","overrides":{"network":{}}"#,
+        ] {
+            let (status, reason) = refused(fields);
+            assert_eq!(status, Status::Invalid, "{fields}: {reason}");
         }
     }
 }
