@@ -330,4 +330,14 @@ mod tests {
         assert!(!allowed(&program, "setsockopt", [3, 6, 1, 0, 0, 0]));
         assert!(allowed(&program, "connect", [0; 6]));
     }
+
+    #[test]
+    fn a_preset_with_tcp_stays_a_short_program() {
+        for arch in Arch::ALL {
+            let policy = SyscallPolicy::python().with_tcp(TcpRole::Both);
+            let program = policy.compile(arch, Reporting::Notify).unwrap();
+            let length = program.instructions().len();
+            assert!(length < 350, "{length}");
+        }
+    }
 }

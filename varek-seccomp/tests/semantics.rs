@@ -13,7 +13,7 @@
 use proptest::prelude::*;
 use varek_seccomp::{
     Action, Arch, Condition, Decision, FLOOR, Group, Instruction, Permit, Program, Refusal,
-    Reporting, Rule, SeccompData, SyscallPolicy, Width, interpret,
+    Reporting, Rule, SeccompData, SyscallPolicy, TcpRole, Width, interpret,
 };
 
 const FOREIGN: [u32; 4] = [0x4000_0003, 0x4000_0028, 0, 0xdead_beef];
@@ -263,6 +263,8 @@ fn rules() -> impl Strategy<Value = Rule> {
     })
 }
 
+const TCP_ROLES: [TcpRole; 3] = [TcpRole::Client, TcpRole::Server, TcpRole::Both];
+
 fn policies() -> impl Strategy<Value = SyscallPolicy> {
     (
         prop::collection::vec(prop::sample::select(&Group::ALL[..]), 0..8),
@@ -273,9 +275,10 @@ fn policies() -> impl Strategy<Value = SyscallPolicy> {
         1..4096_i32,
         prop::bool::weighted(0.2),
         prop::bool::weighted(0.2),
+        prop::option::weighted(0.3, prop::sample::select(&TCP_ROLES[..])),
     )
         .prop_map(
-            |(groups, allowed, denied, killed, rules, errno, kill, any_pid)| {
+            |(groups, allowed, denied, killed, rules, errno, kill, any_pid, tcp)| {
                 let mut policy = SyscallPolicy::new()
                     .allow(allowed)
                     .deny(denied)
@@ -291,6 +294,9 @@ fn policies() -> impl Strategy<Value = SyscallPolicy> {
                 }
                 if any_pid {
                     policy = policy.allow(["prlimit64"]);
+                }
+                if let Some(role) = tcp {
+                    policy = policy.with_tcp(role);
                 }
                 // What is allowed cannot be killed as well.
                 let killed: Vec<_> = killed
