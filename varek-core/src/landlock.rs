@@ -198,7 +198,7 @@ impl Grants {
         let mut text = format!("Landlock ABI {}: {} paths", self.version, self.open.len());
         let network = AccessNet::from_all(self.abi);
         text.push_str(match (&self.network, network.is_empty()) {
-            (Network::Host, _) => ", TCP left to the system call policy",
+            (Network::Host, _) => ", network not bounded",
             (_, true) => ", TCP not covered (ABI 4)",
             (Network::Tcp { .. }, false) => ", TCP ports bounded",
             (Network::Denied, false) if network.contains(AccessNet::BindUdp) => {

@@ -34,7 +34,7 @@ pub enum Network {
     /// do: asyncio wakes itself by one, and it reaches nobody else.
     ///
     /// Enforced by the filter (seccomp(2), Linux 3.17), so on every host. Landlock refuses bind(2) and connect(2) of TCP
-    /// a second time from Linux 6.7 on. Each attempt is a denied call of the outcome.
+    /// a second time from Linux 6.7 on. Each attempt is a denied call of the outcome where those are reported (Linux 5.19).
     #[default]
     Denied,
     /// TCP over IPv4 and IPv6, to and from these ports of any host, and nothing else: no UDP, no raw sockets, no
@@ -60,7 +60,8 @@ pub enum Network {
     /// - There is no name resolution, since DNS is UDP and a name service daemon answers at a local socket. Resolve in the
     ///   embedder and pass addresses on; or grant `/etc/hosts` for reading; or, for guests with glibc, let DNS use
     ///   TCP: grant `/etc/resolv.conf` and `/etc/hosts`, name port 53 in `connect`, and set `RES_OPTIONS=use-vc` in the
-    ///   environment (resolv.conf(5)).
+    ///   environment (resolv.conf(5)). Python's `http.server` looks up its own name when it starts: a denied call
+    ///   `socket`, and it goes on.
     /// - Every client may call bind(2), and is refused by Landlock what `bind` does not name: urllib3 and Go try port 0 of
     ///   `::1` when they start, and then take IPv6 for missing. Port 0 in `bind` cures that, and lets the guest listen.
     /// - Go's servers (from 1.24) ask for MPTCP first and go on with TCP: one denied call `socket`.
