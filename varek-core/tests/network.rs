@@ -378,7 +378,7 @@ fn asyncio_serves_and_connects_over_tcp() {
          \x20   writer.close(); server.close()\n\
          asyncio.run(main())"
     );
-    let outcome = run(&sandbox!(tcp([port], [port])), &source);
+    let outcome = run(&sandbox!(filtered([port], [port])), &source);
     assert_clean(&outcome);
     assert_eq!(text(&outcome), "HELLO\n");
 
@@ -411,7 +411,7 @@ fn urllib_fetches_over_tcp() {
          try: print(opener.open('http://127.0.0.1:{port}/').read().decode(), end='')\n\
          except OSError as e: print(e.reason.errno)"
     );
-    let outcome = run(&sandbox!(tcp([port], [])), &source);
+    let outcome = run(&sandbox!(filtered([port], [])), &source);
     assert_clean(&outcome);
     assert_eq!(text(&outcome), "page\n");
     let outcome = run(&sandbox!(tcp([1], [])), &source);
