@@ -91,6 +91,7 @@ mod export;
 mod group;
 mod permit;
 mod policy;
+mod presets;
 mod program;
 mod ranges;
 mod resolve;

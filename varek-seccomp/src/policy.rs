@@ -94,46 +94,6 @@ impl SyscallPolicy {
         Self::default()
     }
 
-    /// For CPython 3.11 to 3.13 under glibc and musl: files, threads, `fork`, multiprocessing, sqlite3,
-    /// asyncio (with a socket pair, and no other socket), no exec, no network.
-    ///
-    /// Calls that only an attack makes kill: see [`Self::killed`]. Beyond the kill list, a refused call fails
-    /// with `EPERM`.
-    pub fn python() -> Self {
-        Self::program()
-    }
-
-    /// For programs in C, C++, Rust or Go, linked statically or dynamically: files, threads, `fork`, timers,
-    /// epoll, a socket pair, no exec, no network.
-    ///
-    /// The same calls as [`Self::python`] in this release. They are two presets since what each language's
-    /// runtime needs moves on its own.
-    pub fn native() -> Self {
-        Self::program()
-    }
-
-    fn program() -> Self {
-        let groups = [
-            Group::Runtime,
-            Group::BasicIo,
-            Group::Files,
-            Group::FileMetadata,
-            Group::Memory,
-            Group::Threads,
-            Group::Processes,
-            Group::Signals,
-            Group::SendSignals,
-            Group::Time,
-            Group::Events,
-            Group::SocketPair,
-        ];
-        Self {
-            groups: groups.into(),
-            ..Self::default()
-        }
-        .kill(HOSTILE)
-    }
-
     /// Allows these calls with any arguments (but see the type's list of what no policy allows).
     #[must_use]
     pub fn allow(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
@@ -289,50 +249,3 @@ impl Checked {
 fn owned(names: impl IntoIterator<Item = impl AsRef<str>>) -> impl Iterator<Item = String> {
     names.into_iter().map(|name| name.as_ref().to_owned())
 }
-
-/// Calls that no honest guest of the presets makes, not even as a probe: reaching into other processes,
-/// namespaces and mounts, the kernel's keys, modules, tracing and ports.
-///
-/// Left out on purpose, so that they are only refused: io_uring (event loops probe for it), `seccomp` and
-/// `landlock_*` (programs confine themselves), `process_madvise` (allocators purge with it),
-/// `name_to_handle_at` (libmount asks for mount ids).
-const HOSTILE: [&str; 38] = [
-    "ptrace",
-    "process_vm_readv",
-    "process_vm_writev",
-    "pidfd_getfd",
-    "kcmp",
-    "bpf",
-    "perf_event_open",
-    "userfaultfd",
-    "mount",
-    "umount2",
-    "pivot_root",
-    "chroot",
-    "open_tree",
-    "open_tree_attr",
-    "move_mount",
-    "mount_setattr",
-    "fsopen",
-    "fsmount",
-    "fsconfig",
-    "fspick",
-    "open_by_handle_at",
-    "unshare",
-    "setns",
-    "keyctl",
-    "add_key",
-    "request_key",
-    "init_module",
-    "finit_module",
-    "delete_module",
-    "reboot",
-    "kexec_load",
-    "kexec_file_load",
-    "swapon",
-    "swapoff",
-    "ioperm",
-    "iopl",
-    "acct",
-    "quotactl",
-];

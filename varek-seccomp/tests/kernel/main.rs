@@ -361,8 +361,11 @@ fn the_kernel_loads_every_preset_for_both_reportings() {
         k: Action::Allow.to_return_value(),
     }];
     let program = |policy: SyscallPolicy, reporting| policy.compile(arch(), reporting).unwrap();
-    let [native, silent, python, clock] = [
+    let [native, node, shell, java, silent, python, clock] = [
         program(SyscallPolicy::native(), Reporting::Notify),
+        program(SyscallPolicy::node(), Reporting::Notify),
+        program(SyscallPolicy::shell(), Reporting::Notify),
+        program(SyscallPolicy::java(), Reporting::Notify),
         program(SyscallPolicy::native(), Reporting::Errno),
         program(SyscallPolicy::python(), Reporting::Notify),
         // Where the clock cannot be read without the kernel, the child asks it behind the filter.
@@ -376,6 +379,9 @@ fn the_kernel_loads_every_preset_for_both_reportings() {
         ("one call", clock.instructions()),
         ("python", python.instructions()),
         ("native", native.instructions()),
+        ("node", node.instructions()),
+        ("shell", shell.instructions()),
+        ("java", java.instructions()),
         ("native, errno", silent.instructions()),
     ] {
         let nanoseconds = Shared::new(1).unwrap();
