@@ -49,6 +49,11 @@ pub struct Filesystem {
     /// This does not bound what code runs: a dynamic loader or an interpreter that may be executed runs
     /// whatever it can read. What keeps the guest from starting programs is a policy without `execve`.
     pub execute: Vec<PathBuf>,
+    /// The kernel accepts files of the run's scratch directory as program images: scripts and programs that the guest
+    /// made itself, as `./configure` and `cc` do. Like `execute` it matters only where `syscalls` allow `execve`, and there it is a
+    /// convenience, not a boundary: what can be read can be run through an interpreter or a loader. On a file system that is mounted `noexec`
+    /// the kernel refuses all the same.
+    pub execute_scratch: bool,
 }
 
 /// Programs and libraries. On merged-/usr systems the last four are links into the first.
@@ -86,9 +91,8 @@ const RANDOM: [&str; 2] = ["/dev/random", "/dev/urandom"];
 
 const SINKS: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 
-/// What CPython reads beside its library: the distribution's site customization, and what OpenSSL (`ssl`,
-/// `hashlib`) needs: its settings and the public certificates, never `/etc/ssl/private`.
-const PYTHON: [&str; 19] = [
+/// What CPython reads beside its library: the distribution's site customization, and types of files (`mimetypes`).
+const PYTHON: [&str; 10] = [
     "/etc/python3",
     "/etc/python3.9",
     "/etc/python3.10",
@@ -97,17 +101,65 @@ const PYTHON: [&str; 19] = [
     "/etc/python3.13",
     "/etc/python3.14",
     "/etc/python3.15",
-    "/etc/ssl/openssl.cnf",
+    "/etc/mime.types",
+    "/etc/apache2/mime.types",
+];
+
+/// What OpenSSL reads (Python's `ssl` and `hashlib`, Node at its start): its settings. Without them it ends Node with exit code 13.
+const OPENSSL: [&str; 2] = ["/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf"];
+
+/// The public certificates, never `/etc/ssl/private`, and the distribution's choice of algorithms: OpenSSL and the JVM, whose
+/// `cacerts` is among them.
+const CERTIFICATES: [&str; 8] = [
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",
     "/etc/ca-certificates",
-    "/etc/pki/tls/openssl.cnf",
     "/etc/pki/tls/certs",
+    "/etc/pki/java",
     "/etc/pki/ca-trust/extracted",
     "/etc/crypto-policies/back-ends",
     "/etc/crypto-policies/config",
-    "/etc/mime.types",
-    "/etc/apache2/mime.types",
+];
+
+/// CPU times and interrupts of the machine: without it `os.cpus()` is empty in Node, and programs that start a worker for each
+/// of them start none.
+const NODE: [&str; 1] = ["/proc/stat"];
+
+/// What shells read at a login (`bash -l`) and interactively (`bash -i`), key bindings (readline), and file(1)'s own types. Not
+/// `/etc/profile.d`, `/etc/environment` or `/etc/gitconfig`, in which proxies and their passwords are kept.
+const SHELL: [&str; 5] = [
+    "/etc/profile",
+    "/etc/bash.bashrc",
+    "/etc/bashrc",
+    "/etc/inputrc",
+    "/etc/magic",
+];
+
+/// The settings of a JVM, which Debian's and Fedora's packages keep outside of `/usr`; it reads `java.security` before it makes a random
+/// number, and does not start without `jvm.cfg`.
+const JAVA: [&str; 7] = [
+    "/etc/java",
+    "/etc/java-8-openjdk",
+    "/etc/java-11-openjdk",
+    "/etc/java-17-openjdk",
+    "/etc/java-21-openjdk",
+    "/etc/java-25-openjdk",
+    "/etc/.java",
+];
+
+/// Everything that a preset names.
+const PRESETS: [&[&str]; 11] = [
+    &PROGRAMS,
+    &C_LIBRARY,
+    &MACHINE,
+    &RANDOM,
+    &SINKS,
+    &PYTHON,
+    &OPENSSL,
+    &CERTIFICATES,
+    &NODE,
+    &SHELL,
+    &JAVA,
 ];
 
 impl Filesystem {
@@ -120,9 +172,7 @@ impl Filesystem {
     /// `/dev/shm` and therefore fail with `PermissionError`; `multiprocessing.Pipe`, `os.fork` and
     /// threads work. An interpreter elsewhere (`/opt`, a home) needs an [`execute`](Self::execute) grant.
     pub fn python() -> Self {
-        let mut filesystem = Self::native();
-        filesystem.read.extend(PYTHON.map(PathBuf::from));
-        filesystem
+        Self::native().and_read([&PYTHON, &OPENSSL, &CERTIFICATES])
     }
 
     /// For compiled programs: as [`Filesystem::python`] without what is CPython's and OpenSSL's. The
@@ -134,20 +184,53 @@ impl Filesystem {
             read: read.map(PathBuf::from).collect(),
             write: SINKS.map(PathBuf::from).to_vec(),
             execute: PROGRAMS.map(PathBuf::from).to_vec(),
+            execute_scratch: false,
         }
+    }
+
+    /// For Node: as [`Filesystem::native`], with OpenSSL's settings and the public certificates, and `/proc/stat`, from which `os.cpus()`
+    /// counts. That file shows how busy the whole machine is.
+    ///
+    /// A Node elsewhere (a version manager's, in a home) needs an [`execute`](Self::execute) grant.
+    pub fn node() -> Self {
+        Self::native().and_read([&OPENSSL, &CERTIFICATES, &NODE])
+    }
+
+    /// For shells: as [`Filesystem::python`], so that the interpreters that scripts start find what they need, with the shells' own start-up
+    /// files, and programs in the scratch directory.
+    ///
+    /// What `execute` bounds here is which files the kernel starts as programs: those beneath `/usr`, `/bin` and `/lib*`, and the run's
+    /// own. It does not bound which code runs: `sh`, `python3` and the dynamic loader run whatever they can read. A file that is
+    /// granted by no list cannot be run by any route.
+    ///
+    /// Not in it, and missed by commands: `/proc` but for the first process's own entries. `ps`, `uptime`, `free`, and in every started
+    /// program `/proc/self/...`, are refused; `df` leaves out where things are mounted; `/dev/stdin`, `/dev/stdout`,
+    /// `/dev/stderr` and process substitution work for pipes. Grant [`read`](Self::read) on `/proc` where other processes' command lines may
+    /// be seen.
+    pub fn shell() -> Self {
+        let mut filesystem = Self::python().and_read([&SHELL]);
+        filesystem.execute_scratch = true;
+        filesystem
+    }
+
+    /// For the JVM: as [`Filesystem::native`], with the settings of distributions' OpenJDK packages and the public certificates.
+    ///
+    /// Not in it: the files of control groups. The JVM does not see the run's limits by itself; see
+    /// [`Policy::java`](crate::Policy::java). A JDK elsewhere (`/opt`, a home) needs an [`execute`](Self::execute) grant.
+    pub fn java() -> Self {
+        Self::native().and_read([&JAVA, &CERTIFICATES])
+    }
+
+    fn and_read<const N: usize>(mut self, lists: [&[&str]; N]) -> Self {
+        let paths = lists.into_iter().flatten();
+        self.read.extend(paths.map(PathBuf::from));
+        self
     }
 
     /// Whether a preset names this path; such a path may be absent without anybody having mistyped it.
     pub(crate) fn is_preset(path: &Path) -> bool {
-        let names = PROGRAMS
-            .iter()
-            .chain(&C_LIBRARY)
-            .chain(&MACHINE)
-            .chain(&RANDOM);
-        names
-            .chain(&SINKS)
-            .chain(&PYTHON)
-            .any(|name| Path::new(name) == path)
+        let mut names = PRESETS.into_iter().flatten();
+        names.any(|name| Path::new(name) == path)
     }
 
     pub(crate) fn problems(&self) -> Vec<Problem> {
@@ -249,9 +332,19 @@ mod tests {
         .problems()
     }
 
+    fn presets() -> [Filesystem; 5] {
+        [
+            Filesystem::python(),
+            Filesystem::native(),
+            Filesystem::node(),
+            Filesystem::shell(),
+            Filesystem::java(),
+        ]
+    }
+
     #[test]
     fn presets_have_no_problems_and_only_write_to_sinks() {
-        for filesystem in [Filesystem::python(), Filesystem::native()] {
+        for filesystem in presets() {
             assert_eq!(filesystem.problems(), []);
             assert_eq!(filesystem.write, SINKS.map(PathBuf::from));
             for path in filesystem
@@ -267,22 +360,33 @@ mod tests {
     }
 
     #[test]
-    fn presets_open_no_home_no_socket_directory_and_no_other_process() {
-        let filesystem = Filesystem::python();
-        for closed in [
-            "/", "/home", "/root", "/run", "/var", "/tmp", "/proc", "/proc/1", "/dev", "/dev/shm",
+    fn presets_open_no_home_no_socket_directory_no_secret_and_no_other_process() {
+        let closed = [
+            "/",
+            "/home",
+            "/root",
+            "/run",
+            "/var",
+            "/tmp",
+            "/proc",
+            "/proc/1",
+            "/dev",
+            "/dev/shm",
             "/etc",
-        ] {
-            for granted in filesystem
-                .read
-                .iter()
-                .chain(&filesystem.write)
-                .chain(&filesystem.execute)
-            {
-                assert!(
-                    !Path::new(closed).starts_with(granted),
-                    "{granted:?} opens {closed}"
-                );
+            "/etc/ssl/private",
+            "/etc/profile.d",
+            "/etc/environment",
+            "/sys/fs/cgroup",
+        ];
+        for filesystem in presets() {
+            let granted = filesystem.read.iter().chain(&filesystem.write);
+            for granted in granted.chain(&filesystem.execute) {
+                for closed in closed {
+                    assert!(
+                        !Path::new(closed).starts_with(granted),
+                        "{granted:?} opens {closed}"
+                    );
+                }
             }
         }
     }
@@ -293,6 +397,7 @@ mod tests {
             read: vec!["data".into(), "/srv/../root".into(), "/srv".into()],
             write: vec!["/a\0b".into(), "/srv".into()],
             execute: vec!["".into()],
+            execute_scratch: false,
         };
         let fields: Vec<_> = filesystem
             .problems()

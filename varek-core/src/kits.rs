@@ -33,7 +33,11 @@ impl Kit {
         let lease = sealed.uids.as_ref().map(UidPool::take).transpose()?;
         let owner = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
         let scratch = Scratch::create(&sealed.scratch_base, &format!("{PREFIX}{run}"), owner)?;
-        let granted = [(scratch.directory(), Access::Write)];
+        let granted = Access::of_scratch(&sealed.policy.filesystem);
+        let granted: Vec<_> = granted
+            .iter()
+            .map(|access| (scratch.directory(), *access))
+            .collect();
         let ruleset = sealed
             .grants
             .as_ref()

@@ -30,6 +30,15 @@ pub(crate) enum Access {
 }
 
 impl Access {
+    /// What a run's scratch directory is granted for.
+    pub(crate) const fn of_scratch(filesystem: &Filesystem) -> &'static [Self] {
+        if filesystem.execute_scratch {
+            &[Self::Write, Self::Execute]
+        } else {
+            &[Self::Write]
+        }
+    }
+
     /// The rights among those that the ABI has. Device nodes are never made; commands to devices only
     /// come with a device that is named itself.
     fn rights(self, directory: bool, abi: ABI) -> BitFlags<AccessFs> {

@@ -73,6 +73,7 @@ mod outcome;
 mod pipe;
 mod plan;
 mod policy;
+mod presets;
 mod removers;
 mod sandbox;
 mod scratch;

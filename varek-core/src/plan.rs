@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, SealFlags};
+use rustix::fs::{Gid, Mode, OFlags, SealFlags, Uid};
 use rustix::pipe::PipeFlags;
 use varek_cgroup::Group;
 use varek_seccomp::{Instruction, Permit};
@@ -139,13 +139,15 @@ pub(crate) fn prepare(
         (Some(ruleset), Some(grants)) => {
             image.allow(grants, &ruleset)?;
             if command.scratch.is_some() {
-                grants.add_to(&ruleset, scratch.directory(), Access::Write)?;
+                for access in Access::of_scratch(&policy.filesystem) {
+                    grants.add_to(&ruleset, scratch.directory(), *access)?;
+                }
             }
             Some((ruleset, grants.own_proc_rights()))
         }
         _ => None,
     };
-    let streams = Streams::open(stdin, stdout, stderr)?;
+    let streams = Streams::open(stdin, stdout, stderr, identity)?;
     let permit = Permit::random().map_err(|e| Error::io("getrandom", e))?;
     let filter_flags = if sealed.reports_denials {
         SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
@@ -488,7 +490,14 @@ struct Streams {
 }
 
 impl Streams {
-    fn open(stdin: InputKind, stdout: OutputKind, stderr: OutputKind) -> Result<Self, Error> {
+    /// Pipes belong to `owner`, so that the guest can open them once more: `/dev/stderr`, `/dev/stdin`.
+    fn open(
+        stdin: InputKind,
+        stdout: OutputKind,
+        stderr: OutputKind,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Self, Error> {
+        let pipe = || pipe(owner);
         let (child_in, stdin) = match stdin {
             InputKind::Null => (null(OFlags::RDONLY)?, None),
             InputKind::File(file) => (given(file, "stdin")?, None),
@@ -504,8 +513,8 @@ impl Streams {
                 (read, Some((write, Arc::new(ByteQueue::default()))))
             }
         };
-        let (child_out, stdout) = output(stdout, "stdout")?;
-        let (child_err, stderr) = output(stderr, "stderr")?;
+        let (child_out, stdout) = output(stdout, "stdout", pipe)?;
+        let (child_err, stderr) = output(stderr, "stderr", pipe)?;
         Ok(Self {
             child: [child_in, child_out, child_err],
             stdin,
@@ -515,7 +524,11 @@ impl Streams {
     }
 }
 
-fn output(kind: OutputKind, stream: &str) -> Result<(OwnedFd, Capture), Error> {
+fn output(
+    kind: OutputKind,
+    stream: &str,
+    pipe: impl FnOnce() -> Result<(OwnedFd, OwnedFd), Error>,
+) -> Result<(OwnedFd, Capture), Error> {
     Ok(match kind {
         OutputKind::Null => (null(OFlags::WRONLY)?, Capture::None),
         OutputKind::File(file) => (given(file, stream)?, Capture::None),
@@ -576,9 +589,15 @@ fn null(mode: OFlags) -> Result<OwnedFd, Error> {
     above_stdio(fd)
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+/// A pipe, which has one inode for both ends, of this owner, or of the embedder.
+fn pipe(owner: Option<(u32, u32)>) -> Result<(OwnedFd, OwnedFd), Error> {
     let (read, write) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io("pipe2", e))?;
+    if let Some((uid, gid)) = owner {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        rustix::fs::fchown(&read, Some(uid), Some(gid))
+            .map_err(|e| Error::io("give the guest its pipe", e))?;
+    }
     Ok((above_stdio(read)?, above_stdio(write)?))
 }
 

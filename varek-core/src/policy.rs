@@ -122,30 +122,6 @@ impl Policy {
         }
     }
 
-    /// For CPython: its standard library without network and without exec; files in scratch, threads
-    /// and forks. Limits as [`Limits::default`].
-    pub fn python() -> Self {
-        Self::new(SyscallPolicy::python(), Filesystem::python())
-    }
-
-    /// For compiled programs (C, C++, Rust, Go), static or dynamic: files in scratch, threads and forks,
-    /// no network and no exec. Limits as [`Limits::default`].
-    pub fn native() -> Self {
-        Self::new(SyscallPolicy::native(), Filesystem::native())
-    }
-
-    /// The preset of this name: `python` or `native`.
-    pub fn preset(name: &str) -> Option<Self> {
-        match name {
-            "python" => Some(Self::python()),
-            "native" => Some(Self::native()),
-            _ => None,
-        }
-    }
-
-    /// The names that [`Policy::preset`] knows.
-    pub const PRESETS: [&str; 2] = ["python", "native"];
-
     /// Bounds the memory of the tree, bytes.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {

@@ -40,6 +40,7 @@ fn filesystem(read: &[&Path], write: &[&Path]) -> Filesystem {
         read: owned(read),
         write: owned(write),
         execute: Vec::new(),
+        ..Filesystem::default()
     }
 }
 
