@@ -4,6 +4,7 @@
 //! package manager what it believes to be installed. Where nothing is missing no package manager
 //! is called at all, so every other command begins with this one.
 
+pub(crate) mod guests;
 mod needs;
 mod packages;
 
@@ -20,7 +21,7 @@ use crate::groups::Groups;
 use crate::workspace::Workspace;
 use crate::{process, ui};
 
-/// The whole command: the needs, what is optional, and the cgroup subtree.
+/// The whole command: the needs, what is optional, guests for the tests, and the cgroup subtree.
 pub(crate) fn command(workspace: &Workspace) -> Result<ExitCode> {
     ui::headline("Setup");
     ensure(workspace)?;
@@ -33,6 +34,7 @@ pub(crate) fn command(workspace: &Workspace) -> Result<ExitCode> {
             )),
         }
     }
+    guests::prepare(workspace);
     let groups = Groups::prepare(workspace);
     if groups.prepared() {
         ui::say("Setup is complete.");

@@ -47,6 +47,7 @@ pub(crate) fn command(
     host_only: bool,
 ) -> Result<ExitCode> {
     setup::ensure(workspace)?;
+    setup::guests::prepare(workspace);
     let groups = Groups::prepare(workspace);
     let mut summary = Summary::new(selection.requires_all());
     let built = host(workspace, &groups, selection, &mut summary)?;

@@ -17,7 +17,15 @@ pub(crate) const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Programs that only some tests use, and what happens without them.
 pub(crate) const OPTIONAL: &[(&str, &str)] = &[
     ("bash", "tests with a bash guest report \"not run\""),
+    ("git", "tests with a git guest report \"not run\""),
     ("node", "tests with a node guest report \"not run\""),
+    ("java", "tests with a JVM as guest report \"not run\""),
+    ("javac", "tests with a Java program report \"not run\""),
+    ("go", "tests with a Go program report \"not run\""),
+    (
+        "musl-gcc",
+        "tests with a program of musl's report \"not run\"",
+    ),
 ];
 
 /// One thing that has to be there.
