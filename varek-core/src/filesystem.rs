@@ -135,8 +135,8 @@ const SHELL: [&str; 5] = [
     "/etc/magic",
 ];
 
-/// The settings of a JVM, which Debian's and Fedora's packages keep outside of `/usr`; it reads `java.security` before it makes a random
-/// number, and does not start without `jvm.cfg`.
+/// The settings of a JVM, which Debian's and Fedora's packages keep outside of `/usr`: `jvm.cfg` for its launcher, `java.security` for
+/// every random number and temporary file, `net.properties`; and the machine's preferences (`java.util.prefs`).
 const JAVA: [&str; 7] = [
     "/etc/java",
     "/etc/java-8-openjdk",

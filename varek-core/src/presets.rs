@@ -5,8 +5,8 @@ use crate::filesystem::Filesystem;
 use crate::limits::GIB;
 use crate::policy::Policy;
 
-/// For runtimes that start a thread for each processor of the machine: OpenBLAS has up to 128 at the import of NumPy, Go and rayon
-/// as many as there are processors. What cannot be started ends such programs.
+/// For runtimes that start a thread for each processor of the machine: OpenBLAS has up to 64 or 128 at the import of NumPy, Go
+/// and rayon as many as there are processors. What cannot be started ends such programs.
 const THREADS: u64 = 256;
 
 /// The JVM starts some three threads for each processor (garbage collection, compilers, common pool).

@@ -49,6 +49,9 @@ impl SyscallPolicy {
     /// For programs in C, C++, Rust or Go, linked statically or dynamically: files, threads, `fork`, timers,
     /// epoll, a socket pair, no exec, no network.
     ///
+    /// A program with musl asks nscd(8) for users that are not in `/etc/passwd`, by a call that cannot be told from any other
+    /// attempt at a local socket: it is refused, and named. glibc's is known and answered as a probe.
+    ///
     /// The same calls as [`Self::python`] in this release. They are two presets since what each language's
     /// runtime needs moves on its own.
     pub fn native() -> Self {

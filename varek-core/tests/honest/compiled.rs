@@ -111,9 +111,9 @@ fn compiled(
 }
 
 /// Compiles and runs the program; `None`, which is said, where that cannot be done here.
-fn run_c(test: &str, compiler: &str, options: &[&str]) -> Option<Outcome> {
+fn run_c(test: &str, compiler: &str, options: &[&str], source: &str) -> Option<Outcome> {
     let directory = open_directory();
-    let program = compiled(test, compiler, options, directory.path(), C)?;
+    let program = compiled(test, compiler, options, directory.path(), source)?;
     let sandbox = support::sandbox_or_not_run(test, patient(Policy::native()))?;
     let command = Command::new("./main").executable("main", fs::read(program).unwrap());
     Some(sandbox.run(command).unwrap())
@@ -121,22 +121,41 @@ fn run_c(test: &str, compiler: &str, options: &[&str]) -> Option<Outcome> {
 
 #[test]
 fn c_programs_work_with_the_systems_library() {
-    if let Some(outcome) = run_c(crate::test_name!(), "cc", &[]) {
+    if let Some(outcome) = run_c(crate::test_name!(), "cc", &[], C) {
         assert_c(&outcome);
     }
 }
 
 #[test]
 fn static_c_programs_work() {
-    if let Some(outcome) = run_c(crate::test_name!(), "cc", &["-static"]) {
+    if let Some(outcome) = run_c(crate::test_name!(), "cc", &["-static"], C) {
         assert_c(&outcome);
     }
 }
 
 #[test]
 fn c_programs_work_with_musl() {
-    if let Some(outcome) = run_c(crate::test_name!(), "musl-gcc", &["-static"]) {
+    if let Some(outcome) = run_c(crate::test_name!(), "musl-gcc", &["-static"], C) {
         assert_c(&outcome);
+    }
+}
+
+/// Looks up a user that nobody has.
+const USER: &str = "#include <pwd.h>\n#include <stdio.h>\n\
+                    int main(void) { puts(getpwuid(4000000000u) ? \"known\" : \"unknown\"); return 0; }\n";
+
+#[test]
+fn users_that_are_not_in_the_machines_file_are_unknown() {
+    // glibc and musl ask nscd(8) through a socket. The library knows the call of the first by its flags; that of musl is
+    // the same as any program's own. A static program of glibc's would load its modules for it, and often fails to.
+    let libraries = [
+        ("cc", None, &[][..]),
+        ("musl-gcc", Some("-static"), &["socket"]),
+    ];
+    for (compiler, option, denied) in libraries {
+        if let Some(outcome) = run_c(crate::test_name!(), compiler, option.as_slice(), USER) {
+            assert_honest(&outcome, "unknown\n", denied);
+        }
     }
 }
 
