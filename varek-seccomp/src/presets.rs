@@ -67,6 +67,7 @@ impl SyscallPolicy {
     /// [`Group::SocketPair`], and what nothing in it uses: placement of memory on nodes. For `child_process` take the calls
     /// of [`Self::shell`] instead. `child_process` fails with `EPERM` at `socketpair` or `clone`, `listen` and `connect` at `socket`, and
     /// `fs.watch` at `inotify_init1` ([`Group::FileWatch`] shows names in directories that Landlock closes); `fs.watchFile` works.
+    /// `os.networkInterfaces` fails at `socket`, and where guests have a uid of their own `os.userInfo` finds no name for it.
     pub fn node() -> Self {
         Self::runtime()
     }
