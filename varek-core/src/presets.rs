@@ -101,3 +101,38 @@ impl Policy {
     /// The names that [`Policy::preset`] knows.
     pub const PRESETS: [&str; 5] = ["python", "native", "node", "shell", "java"];
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_preset_is_a_policy_of_its_own() {
+        let digests: BTreeSet<_> = Policy::PRESETS
+            .iter()
+            .map(|name| Policy::preset(name).unwrap().digest())
+            .collect();
+        assert_eq!(digests.len(), Policy::PRESETS.len());
+        assert_eq!(Policy::preset("Python"), None);
+    }
+
+    #[test]
+    fn only_the_shell_starts_programs_and_only_it_those_of_its_own() {
+        for name in Policy::PRESETS {
+            let policy = Policy::preset(name).unwrap();
+            let starts = policy.syscalls.allows("execve");
+            assert_eq!(starts, name == "shell", "{name}");
+            assert_eq!(policy.filesystem.execute_scratch, starts, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_jvm_is_told_of_the_memory_that_it_has() {
+        let policy = Policy::java();
+        let options = policy.environment.get("JDK_JAVA_OPTIONS").unwrap();
+        let told = format!("-XX:MaxRAM={}g ", policy.limits.memory.unwrap() / GIB);
+        assert!(options.starts_with(&told), "{options}");
+    }
+}

@@ -57,7 +57,7 @@ fn environment(place: &Path) -> Result<()> {
         "--no-input",
         "--disable-pip-version-check",
     ])
-    .args(["--only-binary=:all:", "--retries=1", "--timeout=30"])
+    .args(["--only-binary=:all:", "--retries=1", "--timeout=15"])
     .args(PACKAGES);
     process::run(pip)?;
     fs::write(place.join(COMPLETE), PACKAGES.join("\n"))
