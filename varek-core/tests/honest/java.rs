@@ -53,9 +53,14 @@ static CLASS: LazyLock<Result<Vec<u8>, String>> = LazyLock::new(|| {
     let directory = support::open_directory();
     let source = directory.path().join("Main.java");
     std::fs::write(&source, MAIN).unwrap();
-    // The quick compiler of the JVM suffices for one file.
+    // The quick compiler of the JVM suffices for one file, and nothing is left in /tmp.
     let compiled = std::process::Command::new("javac")
-        .args(["-J-XX:TieredStopAtLevel=1", "-proc:none", "-d"])
+        .args([
+            "-J-XX:TieredStopAtLevel=1",
+            "-J-XX:-UsePerfData",
+            "-proc:none",
+            "-d",
+        ])
         .args([directory.path(), &source])
         .output();
     match compiled {
