@@ -31,7 +31,7 @@ use crate::error::Problem;
 pub enum Network {
     /// Nothing. socket(2) fails for every family, kind and protocol; socketpair(2) makes connected pairs of local
     /// stream sockets where `syscalls` have [`SyscallGroup::SocketPair`](crate::SyscallGroup::SocketPair), as the presets
-    /// do: asyncio wakes itself by one, and it reaches nobody else.
+    /// but `node` do: asyncio wakes itself by one, and it reaches nobody else.
     ///
     /// Enforced by the filter (seccomp(2), Linux 3.17), so on every host. Landlock refuses bind(2) and connect(2) of TCP
     /// a second time from Linux 6.7 on. Each attempt is a denied call of the outcome where those are reported (Linux 5.19).

@@ -1,6 +1,6 @@
 //! Node.js, under the preset `node`.
 
-use varek_core::{Command, Policy, Sandbox, SyscallPolicy};
+use varek_core::{Command, Network, Policy, Sandbox, SyscallPolicy};
 
 use crate::support::{root, text};
 use crate::{assert_honest, patient, program_or_return, sandbox, support};
@@ -130,4 +130,27 @@ fn copies_of_files_keep_their_modes() {
         // libuv sets the mode by a call that a guest under the embedder's uid does not get.
         prints(&sandbox, source, "EPERM\n", &["fchmod"]);
     }
+}
+
+#[test]
+fn a_server_and_its_client_work_where_the_network_is_granted() {
+    program_or_return!("node");
+    // A number that was free a moment ago, of this host alone.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let network = Network::tcp([port], [port]);
+    let sandbox = sandbox!(patient(Policy::node()).network(network));
+    let source = r"
+const http = require('node:http');
+const server = http.createServer((request, response) => response.end('served ' + request.url));
+server.listen(PORT, '127.0.0.1', async () => {
+  console.log(await (await fetch('http://127.0.0.1:PORT/page')).text());
+  http.get({ host: '127.0.0.1', port: PORT, path: '/', agent: false }, response => {
+    response.setEncoding('utf8').on('data', data => console.log(data)).on('end', () => { server.close(); server.closeAllConnections(); });
+  });
+});
+";
+    let source = source.replace("PORT", &port.to_string());
+    prints(&sandbox, &source, "served /page\nserved /\n", &[]);
 }
