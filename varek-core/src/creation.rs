@@ -107,12 +107,21 @@ fn refused(errno: Errno) -> bool {
 }
 
 fn trial(stack: &mut sys::Stack, way: Way) -> Result<(), Errno> {
+    watch_trial(|pidfd| {
+        let mask = signal_mask(u64::MAX)?;
+        let made = clone_trial(stack.memory(), pidfd, way);
+        // The mask that this thread had a moment ago is valid.
+        let _ = signal_mask(mask);
+        made
+    })
+}
+
+/// Makes a child that ends at once by `make`, which is given the place for its pidfd, and waits for it.
+pub(crate) fn watch_trial(
+    make: impl FnOnce(&AtomicI32) -> Result<u32, Errno>,
+) -> Result<(), Errno> {
     let pidfd = AtomicI32::new(-1);
-    let mask = signal_mask(u64::MAX)?;
-    let made = clone_trial(stack.memory(), &pidfd, way);
-    // The mask that this thread had a moment ago is valid.
-    let _ = signal_mask(mask);
-    made?;
+    make(&pidfd)?;
     if let Some(pidfd) = sys::adopt_descriptor(pidfd.load(Ordering::Acquire)) {
         // A child that nobody is sent a signal for. An embedder that waits for every kind of child may be first.
         let all = WaitIdOptions::from_bits_retain(libc::__WALL.cast_unsigned());

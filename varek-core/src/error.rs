@@ -192,41 +192,44 @@ pub enum SetupStep {
     Clone = 0,
     /// Placement in the groups.
     Groups = 1,
+    /// A mount namespace, and in it the scratch directory.
+    Mounts = 2,
     /// setsid(2).
-    Session = 2,
+    Session = 3,
     /// Signal dispositions and mask.
-    Signals = 3,
+    Signals = 4,
     /// fchdir(2) and umask(2).
-    Directory = 4,
+    Directory = 5,
     /// prlimit(2), except RLIMIT_NOFILE.
-    Rlimits = 5,
+    Rlimits = 6,
     /// Capability sets.
-    Capabilities = 6,
+    Capabilities = 7,
     /// setgroups(2), setresgid(2), setresuid(2).
-    Identity = 7,
+    Identity = 8,
     /// PR_SET_PDEATHSIG and the check that the embedder still lives.
-    ParentDeath = 8,
+    ParentDeath = 9,
     /// PR_SET_NO_NEW_PRIVS.
-    NoNewPrivileges = 9,
+    NoNewPrivileges = 10,
     /// landlock_restrict_self(2).
-    Landlock = 10,
+    Landlock = 11,
     /// seccomp(2).
-    Filter = 11,
+    Filter = 12,
     /// close_range(2) with an own descriptor table.
-    Descriptors = 12,
+    Descriptors = 13,
     /// dup3(2) of stdin, stdout and stderr.
-    Stdio = 13,
+    Stdio = 14,
     /// RLIMIT_NOFILE.
-    OpenFiles = 14,
+    OpenFiles = 15,
     /// execve(2) of the guest's program.
-    Exec = 15,
+    Exec = 16,
 }
 
 impl SetupStep {
     /// Every step, in order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Clone,
         Self::Groups,
+        Self::Mounts,
         Self::Session,
         Self::Signals,
         Self::Directory,
@@ -257,6 +260,7 @@ impl fmt::Display for SetupStep {
         f.write_str(match self {
             Self::Clone => "clone",
             Self::Groups => "groups",
+            Self::Mounts => "mounts",
             Self::Session => "setsid",
             Self::Signals => "signals",
             Self::Directory => "working directory",
@@ -307,7 +311,9 @@ fn shortage(source: &io::Error) -> &'static str {
             "; the embedder has no free descriptor: raise its RLIMIT_NOFILE (a running guest holds about a \
              dozen), or bound the sandbox's concurrency"
         }
-        Some(28) => "; the file system is full",
+        Some(28) => {
+            "; the file system is full (a scratch directory holds what limits.scratch says, and no more than half of the memory limit)"
+        }
         _ => "",
     }
 }
@@ -327,6 +333,9 @@ fn remedy(step: SetupStep, source: &io::Error) -> &'static str {
         (SetupStep::Clone, Some(11)) => "; the embedder's own process limit is reached",
         (SetupStep::Clone | SetupStep::Groups, Some(13)) => {
             "; the group above both this program's and the guest's must be writable to it (delegated)"
+        }
+        (SetupStep::Mounts, Some(28)) => {
+            "; the sysctl user.max_mnt_namespaces or fs.mount-max is used up: raise it, or leave limits.scratch out"
         }
         (SetupStep::Groups, Some(11)) => "; somebody locks the root of the cgroup2 tree (flock)",
         (SetupStep::Clone | SetupStep::Landlock | SetupStep::Filter, Some(24)) => {

@@ -169,7 +169,8 @@ impl Filesystem {
     ///
     /// Not in it: homes, `/opt`, `/var`, `/run`, `/tmp`, other processes in `/proc`, and `/dev/shm`, which
     /// all users of the machine share. `multiprocessing`'s locks, queues and pools keep their semaphores in
-    /// `/dev/shm` and therefore fail with `PermissionError`; `multiprocessing.Pipe`, `os.fork` and
+    /// `/dev/shm`: they work where guests have one of their own ([`Limits::scratch`](crate::Limits::scratch)), and
+    /// fail with `PermissionError` elsewhere; `multiprocessing.Pipe`, `os.fork` and
     /// threads work. An interpreter elsewhere (`/opt`, a home) needs an [`execute`](Self::execute) grant.
     pub fn python() -> Self {
         Self::native().and_read([&PYTHON, &OPENSSL, &CERTIFICATES])
@@ -231,6 +232,13 @@ impl Filesystem {
     pub(crate) fn is_preset(path: &Path) -> bool {
         let mut names = PRESETS.into_iter().flatten();
         names.any(|name| Path::new(name) == path)
+    }
+
+    /// Whether no grant leads beneath this directory.
+    pub(crate) fn leaves(&self, directory: &str) -> bool {
+        let lists = [&self.read, &self.write, &self.execute];
+        let mut paths = lists.into_iter().flatten();
+        !paths.any(|path| path.starts_with(directory))
     }
 
     pub(crate) fn problems(&self) -> Vec<Problem> {

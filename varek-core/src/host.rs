@@ -73,6 +73,8 @@ pub struct Host {
     pub status_after_reap: bool,
     /// Whether user namespaces can be made and used.
     pub user_namespaces: UserNamespaces,
+    /// Whether this program may mount file systems in a namespace of its own.
+    pub mounts: MountSupport,
     /// Control groups.
     pub groups: GroupSupport,
     /// The embedder's effective uid, in its own user namespace.
@@ -136,6 +138,48 @@ impl fmt::Display for LandlockSupport {
             Self::NotBuilt => f.write_str("no Landlock (kernel before 5.13, or built without it)"),
             Self::Disabled => f.write_str("Landlock built in, but disabled at boot"),
             Self::Refused(errno) => write!(f, "Landlock refused ({})", errno_name(*errno)),
+        }
+    }
+}
+
+/// Whether the embedder may make file systems and mount them in a mount namespace, found by fsopen(2) of a tmpfs
+/// (Linux 5.2). It takes CAP_SYS_ADMIN in the user namespace that its mounts belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum MountSupport {
+    /// It may.
+    Allowed,
+    /// It may not, with this error number.
+    Refused(i32),
+}
+
+impl MountSupport {
+    /// What to do, where it may not.
+    pub(crate) fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::Allowed => None,
+            Self::Refused(libc::ENOSYS) => Some(
+                "use Linux 5.2 or newer, and allow fsopen, fsconfig, fsmount and move_mount in the seccomp profile of the \
+                 container or service",
+            ),
+            Self::Refused(_) => Some(
+                "run this program as root with CAP_SYS_ADMIN, and let the profile of the container or service (seccomp, \
+                 AppArmor) allow mounts",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for MountSupport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allowed => f.write_str("lets this program mount file systems"),
+            Self::Refused(errno) => write!(
+                f,
+                "lets this program mount nothing ({})",
+                errno_name(*errno)
+            ),
         }
     }
 }
@@ -215,6 +259,7 @@ impl Host {
             clone_into_group: false,
             status_after_reap: false,
             user_namespaces: UserNamespaces::Unknown { errno: 0 },
+            mounts: MountSupport::Refused(libc::ENOSYS),
             groups: GroupSupport {
                 description: "none".into(),
                 access: GroupAccess::NoProc,
@@ -254,6 +299,7 @@ impl Host {
             clone_into_group: true,
             status_after_reap: true,
             user_namespaces: UserNamespaces::Usable,
+            mounts: MountSupport::Allowed,
             groups: GroupSupport {
                 description: "hybrid: groups below /sys/fs/cgroup/unified".into(),
                 access: GroupAccess::Writable,

@@ -32,7 +32,11 @@ impl Kit {
         let run = RunId::random().map_err(|e| Error::io("getrandom", e))?;
         let lease = sealed.uids.as_ref().map(UidPool::take).transpose()?;
         let owner = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
-        let scratch = Scratch::create(&sealed.scratch_base, &format!("{PREFIX}{run}"), owner)?;
+        let name = format!("{PREFIX}{run}");
+        let mut scratch = Scratch::create(&sealed.scratch_base, &name, owner)?;
+        if let Some(bound) = sealed.bound {
+            scratch = scratch.bounded(bound)?;
+        }
         let granted = Access::of_scratch(&sealed.policy.filesystem);
         let granted: Vec<_> = granted
             .iter()

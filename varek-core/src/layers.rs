@@ -7,9 +7,10 @@
 use varek_telemetry::{Enforcement, Layer, LayerStatus};
 
 use crate::error::Missing;
-use crate::host::{Host, IdRange, Refusal};
+use crate::host::{Host, IdRange, MountSupport, Refusal};
 use crate::identity::{Identity, UidRange};
 use crate::limits::Overflow;
+use crate::mounts::Bound;
 use crate::network::Network;
 use crate::policy::Policy;
 
@@ -28,6 +29,8 @@ pub(crate) struct Layers {
     pub(crate) pids: bool,
     /// The group of each run has the policy's CPU share.
     pub(crate) cpu: bool,
+    /// What the scratch directory of a run holds at most.
+    pub(crate) scratch: Option<Bound>,
     /// The above, and what every run has, for people.
     pub(crate) enforcement: Enforcement,
 }
@@ -91,10 +94,8 @@ pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing
     decisions.take(Layer::Network, network(policy, host, landlock));
     let uid = uid(policy, host);
     decisions.take(Layer::Identity, identity(policy, host, notify));
-    decisions.take(
-        Layer::Scratch,
-        Verdict::Enforced("a private directory, removed afterwards".into()),
-    );
+    let bound = Bound::of(policy, host.page_size);
+    let bounded = decisions.take(Layer::Scratch, scratch(bound, host));
     decisions.take(Layer::Rlimits, Verdict::Enforced(rlimits(policy)));
     decisions.take(Layer::Watchdog, watchdog(policy, host));
     let Decisions {
@@ -111,6 +112,7 @@ pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing
             memory,
             pids,
             cpu,
+            scratch: bound.filter(|_| bounded),
             enforcement,
         })
     } else {
@@ -143,7 +145,7 @@ impl Decisions<'_> {
     }
 }
 
-fn absent(missing: &Missing) -> LayerStatus {
+pub(crate) fn absent(missing: &Missing) -> LayerStatus {
     LayerStatus::Missing {
         reason: format!("the host {}; {}", missing.has, missing.remedy),
     }
@@ -229,6 +231,36 @@ fn controller(host: &Host, layer: Layer, limit: Option<String>) -> Verdict {
             Verdict::Lacking(missing(layer, limit, has, remedy))
         }
     }
+}
+
+fn scratch(bound: Option<Bound>, host: &Host) -> Verdict {
+    match (bound, &host.mounts) {
+        (None, _) => Verdict::Enforced("a private directory, removed afterwards".into()),
+        (Some(bound), MountSupport::Allowed) => Verdict::Enforced(bounded_scratch(bound)),
+        (Some(bound), refused) => {
+            let remedy = refused.remedy().unwrap_or_default();
+            Verdict::Lacking(unbounded_scratch(bound, &refused.to_string(), remedy))
+        }
+    }
+}
+
+fn bounded_scratch(bound: Bound) -> String {
+    format!(
+        "a private tmpfs of {} bytes and {} files, also at /dev/shm, gone afterwards",
+        bound.bytes, bound.files
+    )
+}
+
+/// What to say where the scratch directory is a directory on disk.
+pub(crate) fn unbounded_scratch(bound: Bound, has: &str, remedy: &str) -> Missing {
+    missing(
+        Layer::Scratch,
+        format!("a scratch directory of {} bytes", bound.bytes),
+        format!(
+            "{has}, so that it is a private directory on disk, removed afterwards, whose total size nothing bounds"
+        ),
+        format!("{remedy}; or name scratch in best_effort, or leave limits.scratch out"),
+    )
 }
 
 fn landlock(host: &Host) -> Verdict {

@@ -68,6 +68,7 @@ mod kits;
 mod landlock;
 mod layers;
 mod limits;
+mod mounts;
 mod network;
 mod outcome;
 mod pipe;
@@ -98,8 +99,8 @@ pub use error::{Error, Missing, Problem, SetupStep};
 pub use filesystem::Filesystem;
 pub use handle::Child;
 pub use host::{
-    Fact, GroupAccess, GroupSupport, Host, IdRange, LandlockSupport, NamespaceRefusal,
-    UserNamespaces,
+    Fact, GroupAccess, GroupSupport, Host, IdRange, LandlockSupport, MountSupport,
+    NamespaceRefusal, UserNamespaces,
 };
 pub use identity::{Identity, UidRange};
 pub use limits::{CpuShare, DenialBudget, GIB, KIB, Limits, MIB, Overflow, ParseCpuShareError};

@@ -40,6 +40,17 @@ pub struct Limits {
     pub cpu_time: Option<Duration>,
     /// Bytes of captured output that are kept, for each of stdout and stderr, at least 2. See [`Overflow`].
     pub output: u64,
+    /// Bytes of all files in the scratch directory together, at least 4 KiB; half of the memory limit where that is less.
+    /// Rounded down to whole pages. A write beyond fails with ENOSPC, which leaves no evidence.
+    ///
+    /// The scratch directory is a tmpfs of the run's own (tmpfs(5), Linux 5.2), also mounted as its `/dev/shm`: its files
+    /// count against the memory limit. That takes CAP_SYS_ADMIN; where the host gives none and
+    /// [`Layer::Scratch`](crate::Layer::Scratch) is best effort, as in the presets, files are on disk, with their number
+    /// and total size unbounded. A directory of the embedder's ([`Command::scratch`](crate::Command::scratch)) is never
+    /// bounded.
+    pub scratch: Option<u64>,
+    /// Files and directories in the scratch directory, at least 1, where its size is bounded.
+    pub scratch_files: u64,
     /// Size of each file that the guest writes, bytes (RLIMIT_FSIZE).
     pub file_size: Option<u64>,
     /// Descriptors that each process of the guest can have, at least 3 (RLIMIT_NOFILE).
@@ -100,6 +111,16 @@ impl Limits {
                 "is under 3; stdin, stdout and stderr need as many",
             ),
             (
+                self.scratch.is_none_or(|bytes| bytes >= 4 * KIB),
+                "limits.scratch",
+                "is under 4 KiB, one page; leave it out to have no bound",
+            ),
+            (
+                self.scratch_files > 0,
+                "limits.scratch_files",
+                "is 0; leave write grants out instead",
+            ),
+            (
                 self.file_size != Some(0),
                 "limits.file_size",
                 "is 0; leave write grants out instead",
@@ -117,7 +138,8 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// 512 MiB, 64 pids, 30 s of wall clock, 1 MiB of each output, files of 256 MiB, 256 descriptors.
+    /// 512 MiB, 64 pids, 30 s of wall clock, 1 MiB of each output, 256 MiB in 65,536 files of scratch, files of 256 MiB,
+    /// 256 descriptors.
     fn default() -> Self {
         Self {
             memory: Some(512 * MIB),
@@ -126,6 +148,8 @@ impl Default for Limits {
             wall_clock: Duration::from_secs(30),
             cpu_time: None,
             output: MIB,
+            scratch: Some(256 * MIB),
+            scratch_files: 65_536,
             file_size: Some(256 * MIB),
             open_files: 256,
         }

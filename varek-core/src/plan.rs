@@ -3,32 +3,34 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Gid, Mode, OFlags, SealFlags, Uid};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, SealFlags, Uid};
+use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use varek_cgroup::Group;
 use varek_seccomp::{Instruction, Permit};
 use varek_telemetry::RunId;
 
-use crate::child::Report;
 use crate::child::sys::{
     Rlimit, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
 };
+use crate::child::{Directory, Report};
 use crate::command::{Command, Input, InputKind, Output, OutputKind, ScratchFile};
 use crate::creation::Creation;
 use crate::error::Error;
 use crate::identity::Lease;
 use crate::kits::{Kit, Kits};
 use crate::landlock::{Access, Grants};
+use crate::mounts::{self, Bound, MountPlan};
 use crate::pipe::ByteQueue;
 use crate::policy::Policy;
 use crate::sandbox::Sealed;
-use crate::scratch::Scratch;
+use crate::scratch::{PREFIX, Scratch};
 
 /// What the spawner needs of a run. Every descriptor is over 2 and closes at exec.
 pub(crate) struct ChildPlan {
@@ -41,7 +43,8 @@ pub(crate) struct ChildPlan {
     pub(crate) placements: Vec<OwnedFd>,
     /// What a child that joins its cgroup2 group locks until it has.
     pub(crate) settling: Option<OwnedFd>,
-    pub(crate) directory: OwnedFd,
+    pub(crate) mounts: Option<MountPlan>,
+    pub(crate) directory: StartDirectory,
     pub(crate) rlimits: Vec<Rlimit>,
     pub(crate) open_files: Rlimit,
     pub(crate) privileged: bool,
@@ -56,6 +59,22 @@ pub(crate) struct ChildPlan {
     pub(crate) permit: [u64; 3],
     #[cfg(feature = "test-hooks")]
     pub(crate) hold_at: u32,
+}
+
+/// Where the guest starts.
+pub(crate) enum StartDirectory {
+    Open(OwnedFd),
+    /// Of a guest with mounts of its own.
+    Path(CString),
+}
+
+impl StartDirectory {
+    pub(crate) fn for_child(&self) -> Directory<'_> {
+        match self {
+            Self::Open(directory) => Directory::Open(directory.as_raw_fd()),
+            Self::Path(path) => Directory::Path(path),
+        }
+    }
 }
 
 /// One output stream on the embedder's side.
@@ -104,7 +123,7 @@ pub(crate) fn prepare(
     let found = if placed.is_none() {
         let program = find_program(policy, &command.program)?;
         let own_uid = sealed.uids.is_some();
-        let image = Image::open(program, own_uid)?;
+        let image = Image::open(CWD, &program.clone(), program, own_uid)?;
         if own_uid {
             reachable(&image.path)?;
         }
@@ -122,23 +141,21 @@ pub(crate) fn prepare(
         scratch,
     } = kits.take(sealed)?;
     let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
-    let scratch = match &command.scratch {
-        Some(path) => Scratch::adopt(path, identity)?,
-        None => scratch,
-    };
+    let (scratch, of_kit) = choose_scratch(sealed, &command, run, identity, scratch)?;
     fill(&scratch, &command.files)?;
     let image = match (found, placed) {
         (Some(image), _) => image,
         (None, relative) => {
-            let program = scratch.path().join(relative.unwrap_or_default());
-            Image::open(program, identity.is_some())?
+            let relative = relative.unwrap_or_default();
+            let program = scratch.path().join(&relative);
+            Image::open(scratch.directory(), &relative, program, identity.is_some())?
         }
     };
     let (arguments, environment) = strings(policy, &command, scratch.path())?;
     let ruleset = match (ruleset, &sealed.grants) {
         (Some(ruleset), Some(grants)) => {
             image.allow(grants, &ruleset)?;
-            if command.scratch.is_some() {
+            if !of_kit {
                 for access in Access::of_scratch(&policy.filesystem) {
                     grants.add_to(&ruleset, scratch.directory(), *access)?;
                 }
@@ -154,13 +171,16 @@ pub(crate) fn prepare(
     } else {
         0
     };
+    let mounts = mount_plan(sealed, &command, &scratch, &image)?;
+    let directory = start_directory(&command, &scratch, mounts.is_some())?;
     let child = ChildPlan {
         report: Arc::new(Report::new()),
         creation: sealed.creation,
         group: above_stdio(group.directory())?,
         placements: placements(sealed.creation, &group)?,
         settling: settling(sealed)?,
-        directory: working_directory(&command, &scratch)?,
+        mounts,
+        directory,
         rlimits: rlimits(policy, sealed.most_cpus),
         open_files: nofile(policy),
         privileged: sealed.privileged,
@@ -192,6 +212,58 @@ pub(crate) fn prepare(
         arguments: command.arguments.len(),
     };
     Ok((child, run))
+}
+
+/// The scratch directory, and whether it is that of the kit.
+fn choose_scratch(
+    sealed: &Sealed,
+    command: &Command,
+    run: RunId,
+    owner: Option<(u32, u32)>,
+    of_kit: Scratch,
+) -> Result<(Scratch, bool), Error> {
+    match (&command.scratch, sealed.bound) {
+        (Some(path), _) => Ok((Scratch::adopt(path, owner)?, false)),
+        // What the command itself brings to be executed must be.
+        (None, Some(bound)) if bound.no_exec && brings_programs(command) => {
+            drop(of_kit);
+            let bound = Bound {
+                no_exec: false,
+                ..bound
+            };
+            let name = format!("{PREFIX}{run}");
+            let made = Scratch::create(&sealed.scratch_base, &name, owner)?;
+            Ok((made.bounded(bound)?, false))
+        }
+        (None, _) => Ok((of_kit, true)),
+    }
+}
+
+/// Whether the command puts files into the scratch directory that can be executed.
+fn brings_programs(command: &Command) -> bool {
+    command.files.iter().any(|file| file.executable)
+}
+
+fn mount_plan(
+    sealed: &Sealed,
+    command: &Command,
+    scratch: &Scratch,
+    image: &Image,
+) -> Result<Option<MountPlan>, Error> {
+    if !scratch.to_be_mounted() {
+        return Ok(None);
+    }
+    let used = [
+        Some(&image.path),
+        image.interpreter.as_ref(),
+        command.directory.as_ref(),
+    ];
+    let used = used.into_iter().flatten().map(PathBuf::as_path);
+    Ok(Some(MountPlan {
+        scratch: above_stdio(scratch.directory())?,
+        path: c_string("the scratch directory's path", scratch.path().as_os_str())?,
+        shared_memory: sealed.own_shared_memory && mounts::hides_shared_memory(used),
+    }))
 }
 
 /// An open file of its own for each run, since its lock is.
@@ -286,28 +358,38 @@ impl Image {
 
     /// Opens the file, which must be one that can be executed; its interpreter, too, must be within the reach
     /// of an own uid.
-    fn open(program: PathBuf, own_uid: bool) -> Result<Self, Error> {
+    ///
+    /// `at` and `name` lead to the file for the embedder, `program` for the guest.
+    fn open(
+        at: BorrowedFd<'_>,
+        name: &Path,
+        program: PathBuf,
+        own_uid: bool,
+    ) -> Result<Self, Error> {
         let cannot = |reason: String| Error::Program {
             program: program.clone(),
             reason,
         };
-        let meta = std::fs::metadata(&program).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => cannot("there is no such file; check the path".into()),
-            _ => cannot(format!("{e}; check the path and its permissions")),
+        let meta = rustix::fs::statat(at, name, AtFlags::empty()).map_err(|errno| match errno {
+            Errno::NOENT => cannot("there is no such file; check the path".into()),
+            errno => {
+                let error = io::Error::from(errno);
+                cannot(format!("{error}; check the path and its permissions"))
+            }
         })?;
-        if !meta.is_file() {
+        if !FileType::from_raw_mode(meta.st_mode).is_file() {
             return Err(cannot("it is no regular file".into()));
         }
-        if meta.mode() & 0o111 == 0 {
+        if meta.st_mode & 0o111 == 0 {
             return Err(cannot(
                 "it is not executable; chmod +x it, or run it by its interpreter".into(),
             ));
         }
-        let file = open_path(&program)?;
-        let interpreter = interpreter_of(&program);
+        let file = open_path(at, name)?;
+        let interpreter = interpreter_of(at, name);
         let interpreter_file =
             match &interpreter {
-                Some(path) => Some(open_path(path).map_err(|_| {
+                Some(path) => Some(open_path(CWD, path).map_err(|_| {
                     cannot(format!("its interpreter {} is not there", path.display()))
                 })?),
                 None => None,
@@ -324,16 +406,18 @@ impl Image {
     }
 }
 
-fn open_path(path: &Path) -> Result<OwnedFd, Error> {
-    let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+fn open_path(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Error> {
+    let fd = rustix::fs::openat(at, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| Error::io_at("open", path, e))?;
     above_stdio(fd)
 }
 
 /// What the `#!` line of a script names. A program that VAREK cannot read has none that it could know.
-fn interpreter_of(program: &Path) -> Option<PathBuf> {
+fn interpreter_of(at: BorrowedFd<'_>, program: &Path) -> Option<PathBuf> {
     let mut start = [0; 256];
-    let length = File::open(program).ok()?.read(&mut start).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(at, program, flags, Mode::empty()).ok()?;
+    let length = File::from(file).read(&mut start).ok()?;
     let line = start.get(..length)?.strip_prefix(b"#!")?;
     let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
     let path = line.split(|byte| matches!(byte, b' ' | b'\t')).next()?;
@@ -425,16 +509,27 @@ fn strings(
     Ok((arguments, environment))
 }
 
-fn working_directory(command: &Command, scratch: &Scratch) -> Result<OwnedFd, Error> {
+fn start_directory(
+    command: &Command,
+    scratch: &Scratch,
+    own_mounts: bool,
+) -> Result<StartDirectory, Error> {
     let Some(path) = &command.directory else {
-        return above_stdio(scratch.directory());
+        // What is mounted is this very directory.
+        return Ok(StartDirectory::Open(above_stdio(scratch.directory())?));
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::Command {
         what: format!("the working directory {}", path.display()),
         reason: format!("cannot be opened: {}", io::Error::from(e)),
     })?;
-    above_stdio(fd)
+    if own_mounts {
+        let path = std::path::absolute(path)
+            .map_err(|error| Error::io_at("resolve the working directory", path, error))?;
+        let path = c_string("the working directory", path.as_os_str())?;
+        return Ok(StartDirectory::Path(path));
+    }
+    Ok(StartDirectory::Open(above_stdio(fd)?))
 }
 
 fn rlimits(policy: &Policy, cpus: usize) -> Vec<Rlimit> {

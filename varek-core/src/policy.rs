@@ -68,9 +68,10 @@ pub struct Policy {
     /// How long after its kill a run may take to be gone before `wait` returns all the same.
     #[serde(with = "humantime_serde", default = "Policy::default_grace")]
     pub grace: Duration,
-    /// Layers without which a run starts all the same, reported in `Outcome::enforcement`. Empty: every
-    /// layer is required, and a host that lacks one is an error.
-    #[serde(default)]
+    /// Layers without which a run starts all the same, reported in `Outcome::enforcement`. Every other
+    /// layer is required, and a host that lacks one is an error. The bound of the scratch directory
+    /// ([`Limits::scratch`]) alone is in it unless it is said: an ordinary user's program cannot have it.
+    #[serde(default = "Policy::default_best_effort")]
     pub best_effort: BTreeSet<Layer>,
 }
 
@@ -86,6 +87,10 @@ impl Policy {
         ["/usr/local/bin", "/usr/bin", "/bin"]
             .map(PathBuf::from)
             .to_vec()
+    }
+
+    fn default_best_effort() -> BTreeSet<Layer> {
+        BTreeSet::from([Layer::Scratch])
     }
 
     fn default_grace() -> Duration {
@@ -118,7 +123,7 @@ impl Policy {
             search_path: Self::default_search_path(),
             identity: Identity::default(),
             grace: Self::default_grace(),
-            best_effort: BTreeSet::new(),
+            best_effort: Self::default_best_effort(),
         }
     }
 
@@ -154,6 +159,13 @@ impl Policy {
     #[must_use]
     pub fn cpu_time(mut self, limit: Duration) -> Self {
         self.limits.cpu_time = Some(limit);
+        self
+    }
+
+    /// Bounds the bytes of all files in the scratch directory together.
+    #[must_use]
+    pub fn scratch(mut self, bytes: u64) -> Self {
+        self.limits.scratch = Some(bytes);
         self
     }
 
@@ -240,6 +252,13 @@ impl Policy {
     #[must_use]
     pub fn best_effort(mut self, layer: Layer) -> Self {
         self.best_effort.insert(layer);
+        self
+    }
+
+    /// Does not start without this layer: takes back [`Policy::best_effort`].
+    #[must_use]
+    pub fn require(mut self, layer: Layer) -> Self {
+        self.best_effort.remove(&layer);
         self
     }
 

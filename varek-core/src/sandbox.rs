@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::ThreadId;
@@ -18,12 +18,13 @@ use crate::creation::Creation;
 use crate::error::{Error, Missing, Problem};
 use crate::guardian::Guardian;
 use crate::handle::Child;
-use crate::host::Host;
+use crate::host::{Host, MountSupport};
 use crate::identity::UidPool;
 use crate::kits::Kits;
 use crate::landlock::Grants;
-use crate::layers::{SIGNAL_SCOPE, Uid, layers};
+use crate::layers::{SIGNAL_SCOPE, Uid, absent, layers, unbounded_scratch};
 use crate::limits::CpuShare;
+use crate::mounts::{self, Bound, SHARED_MEMORY};
 use crate::outcome::Outcome;
 use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
 use crate::plan::{self, Capture};
@@ -80,6 +81,10 @@ pub(crate) struct Sealed {
     pub(crate) watches_oom: bool,
     pub(crate) enforcement: Enforcement,
     pub(crate) scratch_base: PathBuf,
+    /// What a scratch directory holds, where that is bounded.
+    pub(crate) bound: Option<Bound>,
+    /// The policy grants nothing beneath `/dev/shm`, so that each guest can have one of its own.
+    pub(crate) own_shared_memory: bool,
     pub(crate) sink: Option<Queue>,
 }
 
@@ -301,7 +306,7 @@ impl SandboxBuilder {
                 return Err(Error::Policy { problems });
             }
         }
-        let mut enforcement = asked.enforcement;
+        let (mut enforcement, bound) = (asked.enforcement, asked.scratch);
         let syscalls = policy.network.filter(policy.syscalls.clone());
         let (program, signals) = programs(&syscalls, asked.uid, asked.notify)?;
 
@@ -328,6 +333,7 @@ impl SandboxBuilder {
         note_unenforced(unenforced, &mut enforcement);
         let creation = creation(&host, trial.directory(), &mut enforcement)?;
         drop(trial);
+        let bound = bounded_scratch(bound, &policy, &scratch_base, creation, &mut enforcement)?;
         // Behind the sweep of the groups, whose processes may have had these uids.
         if asked.uid != Uid::Own {
             // What is left stays for the next sweep: nobody meets it, since every run has a directory of its own.
@@ -369,12 +375,40 @@ impl SandboxBuilder {
             most_cpus: sys::configured_cpus().max(host.cpus),
             watches_oom,
             enforcement,
+            own_shared_memory: policy.filesystem.leaves(SHARED_MEMORY)
+                && !scratch_base.starts_with(SHARED_MEMORY),
             scratch_base,
+            bound,
             sink,
             host,
             policy,
         })
     }
+}
+
+/// What the scratch directories of the runs hold, where a child can mount them here: something else than what
+/// [`Host::probe`] asks may refuse that.
+fn bounded_scratch(
+    bound: Option<Bound>,
+    policy: &Policy,
+    base: &Path,
+    creation: Creation,
+    enforcement: &mut Enforcement,
+) -> Result<Option<Bound>, Error> {
+    let Some(bound) = bound else { return Ok(None) };
+    let Err(error) = mounts::trial(base, bound, creation) else {
+        return Ok(Some(bound));
+    };
+    let refused = MountSupport::Refused(error.raw_os_error().unwrap_or(0));
+    let remedy = refused.remedy().unwrap_or_default();
+    let missing = unbounded_scratch(bound, &refused.to_string(), remedy);
+    if policy.best_effort.contains(&Layer::Scratch) {
+        enforcement.record(Layer::Scratch, absent(&missing));
+        return Ok(None);
+    }
+    Err(Error::Unsupported {
+        missing: vec![missing],
+    })
 }
 
 /// The program of the runs; and where it refuses signals only because their targets cannot be told, what performs

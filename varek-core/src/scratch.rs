@@ -1,6 +1,9 @@
 //! The one directory that a run may write: made for it and removed with everything in it, or one of the
 //! embedder's that the guest owns for as long as the run lasts.
 //!
+//! What is made is a file system of a bounded size where the host allows mounts ([`crate::mounts`]), and then an empty
+//! directory on disk to mount it on, in the guest's own mount namespace. Elsewhere it is that directory.
+//!
 //! What a guest leaves there is hostile: trees of any depth, directories without permissions, links to
 //! elsewhere. Everything is done through descriptors, one name at a time, without following links, without
 //! crossing a mount, with a handful of descriptors and in bounded memory.
@@ -17,6 +20,7 @@ use rustix::io::Errno;
 use varek_telemetry::RunId;
 
 use crate::error::Error;
+use crate::mounts::{self, Bound};
 
 mod handover;
 mod removal;
@@ -46,7 +50,15 @@ pub(crate) struct Scratch {
 /// What becomes of the directory when the run is over.
 #[derive(Debug)]
 enum End {
-    Remove { base: OwnedFd, name: OsString },
+    Remove {
+        base: OwnedFd,
+        name: OsString,
+    },
+    /// The same with nothing in it: what the guest wrote goes with the descriptor of its file system.
+    Unmounted {
+        base: OwnedFd,
+        name: OsString,
+    },
     GiveBack(Box<Handover>),
     Nothing,
 }
@@ -90,6 +102,24 @@ impl Scratch {
                 .map_err(|errno| failed("give the scratch directory to the guest's uid", errno))?;
         }
         Ok(scratch)
+    }
+
+    /// The same as a file system of its own, to be mounted on what was made.
+    pub(crate) fn bounded(mut self, bound: Bound) -> Result<Self, Error> {
+        self.directory = mounts::scratch(bound, self.owner).map_err(|errno| {
+            let what = "make the file system of the scratch directory";
+            Error::io_at(what, &self.path, errno)
+        })?;
+        self.end = match std::mem::replace(&mut self.end, End::Nothing) {
+            End::Remove { base, name } => End::Unmounted { base, name },
+            end => end,
+        };
+        Ok(self)
+    }
+
+    /// Whether the directory is a file system that has to be mounted at its path.
+    pub(crate) fn to_be_mounted(&self) -> bool {
+        matches!(self.end, End::Unmounted { .. })
     }
 
     /// Takes an existing directory, which `owner` gets for the time of the run, with every file in it that
@@ -241,7 +271,7 @@ impl Scratch {
 
     /// Removes the directory where that takes one system call, because it is empty; whether it did.
     pub(crate) fn try_remove_empty(&mut self) -> bool {
-        let End::Remove { base, name } = &self.end else {
+        let (End::Remove { base, name } | End::Unmounted { base, name }) = &self.end else {
             return matches!(self.end, End::Nothing);
         };
         let gone = rustix::fs::unlinkat(base, name.as_os_str(), AtFlags::REMOVEDIR).is_ok();
@@ -265,6 +295,12 @@ impl Scratch {
         let failed = |errno: Errno| Error::io_at("remove the scratch directory", &self.path, errno);
         match &mut self.end {
             End::Nothing => {}
+            End::Unmounted { base, name } => {
+                match rustix::fs::unlinkat(&*base, name.as_os_str(), AtFlags::REMOVEDIR) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(failed(errno)),
+                }
+            }
             End::GiveBack(handover) => {
                 let done = handover.walk(self.directory.as_fd(), Some(until));
                 if !done

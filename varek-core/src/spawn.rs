@@ -19,6 +19,7 @@ use crate::child::clone::sys::clone_vfork;
 use crate::child::sys as child_sys;
 use crate::child::{Report, Setup, step};
 use crate::error::SetupStep;
+use crate::mounts::MountPlan;
 use crate::plan::ChildPlan;
 use crate::strays::{self, Listener};
 use crate::sys;
@@ -210,7 +211,8 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
         report,
         groups: &groups,
         settling: plan.settling.as_ref().map(AsRawFd::as_raw_fd),
-        directory: plan.directory.as_raw_fd(),
+        mounts: plan.mounts.as_ref().map(MountPlan::for_child),
+        directory: plan.directory.for_child(),
         rlimits: &plan.rlimits,
         privileged: plan.privileged,
         identity: plan.identity,

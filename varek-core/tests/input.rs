@@ -527,6 +527,11 @@ fn limits_without_sense_are_errors_that_name_every_field() {
             "limits.file_size",
             zero(|policy| policy.limits.file_size = Some(0)),
         ),
+        ("limits.scratch", python().scratch(4095)),
+        (
+            "limits.scratch_files",
+            zero(|policy| policy.limits.scratch_files = 0),
+        ),
         ("denials.total", zero(|policy| policy.denials.total = 0)),
         (
             "denials.per_second",

@@ -15,8 +15,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::{assert_clean, assert_gone, open_directory, python, run, seconds, text};
-use varek_core::{Cleanup, Command, Outcome, Sandbox};
+use support::{
+    assert_clean, assert_gone, open_directory, python, run, sandbox_or_not_run, seconds, text,
+};
+use varek_core::{Cleanup, Command, KIB, Layer, MIB, Outcome, Policy, Sandbox, SyscallGroup};
 
 /// What is in a directory.
 fn names(directory: &Path) -> Vec<String> {
@@ -39,6 +41,17 @@ fn of_run(directory: &Path, outcome: &Outcome) -> Vec<String> {
 
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The same with its files on the disk, as on hosts that let nobody mount.
+fn on_disk(mut policy: Policy) -> Policy {
+    policy.limits.scratch = None;
+    policy
+}
+
+/// A sandbox whose scratch directories are bounded, or `None` and a line that says why not.
+fn bounded(test: &str, policy: Policy) -> Option<Sandbox> {
+    sandbox_or_not_run(test, policy.require(Layer::Scratch))
 }
 
 /// Fills a directory with what is hard to remove, and prints what it could make.
@@ -74,18 +87,19 @@ fn hostile_trees_are_removed_and_nothing_that_they_point_to() {
     // Some thousand steps on the disk, for which a busy machine may need its time.
     let mut policy = python();
     policy.grace = seconds(60);
-    let sandbox = Sandbox::builder(policy)
-        .scratch_base(base.path())
-        .build()
-        .unwrap();
     let source = HOSTILE.replace("KEEP", &format!("{:?}", keep.path()));
-    for _ in 0..2 {
-        let outcome = run(&sandbox, &source);
-        assert_gone(&outcome);
-        assert_eq!(text(&outcome), "filled\n", "{outcome}");
-        assert_eq!(of_run(base.path(), &outcome), Vec::<String>::new());
+    for policy in [policy.clone(), on_disk(policy)] {
+        let sandbox = Sandbox::builder(policy)
+            .scratch_base(base.path())
+            .build()
+            .unwrap();
+        for _ in 0..2 {
+            let outcome = run(&sandbox, &source);
+            assert_gone(&outcome);
+            assert_eq!(text(&outcome), "filled\n", "{outcome}");
+            assert_eq!(of_run(base.path(), &outcome), Vec::<String>::new());
+        }
     }
-    drop(sandbox);
     assert_eq!(names(base.path()), Vec::<String>::new());
     assert!(keep.path().join("kept").exists());
 }
@@ -93,7 +107,7 @@ fn hostile_trees_are_removed_and_nothing_that_they_point_to() {
 #[test]
 fn what_could_not_be_removed_in_time_is_said_and_removed_later() {
     let base = open_directory();
-    let mut policy = python();
+    let mut policy = on_disk(python());
     policy.grace = Duration::from_millis(10);
     drop(sandbox!(policy.clone()));
     let sandbox = Sandbox::builder(policy)
@@ -126,25 +140,24 @@ fn scratch_is_removed_after_every_kind_of_end() {
     let base = open_directory();
     let policy = python().wall_clock(seconds(2));
     drop(sandbox!(policy.clone()));
-    let sandbox = Sandbox::builder(policy)
-        .scratch_base(base.path())
-        .build()
-        .unwrap();
-    for end in [
-        "",
-        "raise SystemExit(3)",
-        "os.kill(os.getpid(), 9)",
-        "while True: pass",
-        "os.rename('f', 'g')",
-    ] {
-        let outcome = run(
-            &sandbox,
-            &format!("import os\nopen('f', 'w').close()\n{end}"),
-        );
-        assert_gone(&outcome);
-        assert_eq!(of_run(base.path(), &outcome), Vec::<String>::new(), "{end}");
+    for policy in [policy.clone(), on_disk(policy)] {
+        let sandbox = Sandbox::builder(policy)
+            .scratch_base(base.path())
+            .build()
+            .unwrap();
+        for end in [
+            "",
+            "raise SystemExit(3)",
+            "os.kill(os.getpid(), 9)",
+            "while True: pass",
+            "os.rename('f', 'g')",
+        ] {
+            let source = format!("import os\nopen('f', 'w').close()\n{end}");
+            let outcome = run(&sandbox, &source);
+            assert_gone(&outcome);
+            assert_eq!(of_run(base.path(), &outcome), Vec::<String>::new(), "{end}");
+        }
     }
-    drop(sandbox);
     assert_eq!(names(base.path()), Vec::<String>::new());
 }
 
@@ -153,10 +166,6 @@ fn scratch_cannot_be_moved_or_replaced_by_the_guest() {
     let base = open_directory();
     mode(base.path(), 0o777 | 0o1000);
     drop(sandbox!(python()));
-    let sandbox = Sandbox::builder(python())
-        .scratch_base(base.path())
-        .build()
-        .unwrap();
     let source = "import os\n\
                   def attempt(f, *arguments):\n\
                   \x20   try: f(*arguments); print('ok')\n\
@@ -166,16 +175,21 @@ fn scratch_cannot_be_moved_or_replaced_by_the_guest() {
                   attempt(os.rmdir, home)\n\
                   attempt(os.mkdir, home + '-beside')\n\
                   attempt(os.mkdir, home + '/beneath')";
-    let outcome = run(&sandbox, source);
-    assert_clean(&outcome);
-    let output = text(&outcome);
-    let answers: Vec<_> = output.lines().collect();
-    assert!(
-        answers[..3].iter().all(|answer| *answer != "ok"),
-        "{answers:?}"
-    );
-    assert_eq!(answers[3], "ok");
-    drop(sandbox);
+    for policy in [python(), on_disk(python())] {
+        let sandbox = Sandbox::builder(policy)
+            .scratch_base(base.path())
+            .build()
+            .unwrap();
+        let outcome = run(&sandbox, source);
+        assert_clean(&outcome);
+        let output = text(&outcome);
+        let answers: Vec<_> = output.lines().collect();
+        assert!(
+            answers[..3].iter().all(|answer| *answer != "ok"),
+            "{answers:?}"
+        );
+        assert_eq!(answers[3], "ok");
+    }
     assert_eq!(names(base.path()), Vec::<String>::new());
 }
 
@@ -201,4 +215,227 @@ fn a_directory_of_the_embedders_is_the_guests_for_the_run_and_given_back() {
             "{path:?}"
         );
     }
+}
+
+/// Writes blocks of 64 KiB until it cannot, in many files, and prints how many and what stopped it.
+const FILL: &str = r"
+import errno, os
+written = 0
+try:
+    for name in range(100000):
+        with open('%s-%d' % (WHERE, name), 'wb', 0) as f:
+            for block in range(16):
+                written += f.write(b'x' * 65536)
+                if written >= MOST: raise SystemExit(print('most'))
+except OSError as e: print(written // 65536, errno.errorcode[e.errno])
+";
+
+fn fill(place: &str, most: u64) -> String {
+    let place = format!("{place:?}");
+    FILL.replace("WHERE", &place)
+        .replace("MOST", &most.to_string())
+}
+
+#[test]
+fn all_files_of_a_guest_together_have_a_bound() {
+    let test = "all_files_of_a_guest_together_have_a_bound";
+    let Some(sandbox) = bounded(test, python().scratch(4 * MIB)) else {
+        return;
+    };
+    for place in ["f", "/dev/shm/f"] {
+        let outcome = run(&sandbox, &fill(place, 8 * MIB));
+        assert_clean(&outcome);
+        let output = text(&outcome);
+        let (blocks, error) = output.trim().split_once(' ').unwrap();
+        assert_eq!(error, "ENOSPC");
+        // Directories and names take pages too.
+        let blocks: u64 = blocks.parse().unwrap();
+        assert!((48..=64).contains(&blocks), "{blocks}");
+    }
+    // The control.
+    let Some(sandbox) = bounded(test, python().scratch(32 * MIB)) else {
+        return;
+    };
+    let outcome = run(&sandbox, &fill("f", 8 * MIB));
+    assert_clean(&outcome);
+    assert_eq!(text(&outcome), "most\n");
+}
+
+#[test]
+fn the_files_of_a_guest_have_a_number() {
+    let test = "the_files_of_a_guest_have_a_number";
+    let mut policy = python();
+    policy.limits.scratch_files = 100;
+    let Some(sandbox) = bounded(test, policy) else {
+        return;
+    };
+    let source = "import errno\n\
+                  try:\n\
+                  \x20   for n in range(1000): open(str(n), 'w').close()\n\
+                  except OSError as e: print(n, errno.errorcode[e.errno])";
+    let outcome = run(&sandbox, source);
+    assert_clean(&outcome);
+    assert_eq!(text(&outcome), "99 ENOSPC\n");
+    let Some(sandbox) = bounded(test, python()) else {
+        return;
+    };
+    assert_eq!(text(&run(&sandbox, source)), "");
+}
+
+#[test]
+fn a_full_scratch_directory_is_no_end_for_want_of_memory() {
+    let test = "a_full_scratch_directory_is_no_end_for_want_of_memory";
+    // The bound is over the memory limit, of which the files take half at most.
+    let policy = python().memory(64 * MIB).scratch(256 * MIB);
+    let Some(sandbox) = bounded(test, policy) else {
+        return;
+    };
+    let outcome = run(&sandbox, &fill("f", 128 * MIB));
+    assert_clean(&outcome);
+    assert!(text(&outcome).ends_with(" ENOSPC\n"), "{outcome}");
+}
+
+#[test]
+fn files_that_the_command_brings_are_within_the_bound_and_said_where_they_are_not() {
+    let test = "files_that_the_command_brings_are_within_the_bound_and_said_where_they_are_not";
+    let Some(sandbox) = bounded(test, python().scratch(64 * KIB)) else {
+        return;
+    };
+    let read = "print(len(open('data/given').read()))";
+    let command = Command::python(read).file("data/given", vec![b'x'; 1000]);
+    let outcome = sandbox.run(command).unwrap();
+    assert_clean(&outcome);
+    assert_eq!(text(&outcome), "1000\n");
+    let command = Command::python(read).file("data/given", vec![b'x'; 100_000]);
+    let error = sandbox.run(command).unwrap_err().to_string();
+    assert!(error.contains("data/given"), "{error}");
+    assert!(error.contains("limits.scratch"), "{error}");
+}
+
+#[test]
+fn semaphores_queues_and_pools_of_multiprocessing_work_and_are_the_guests_own() {
+    let test = "semaphores_queues_and_pools_of_multiprocessing_work_and_are_the_guests_own";
+    let Some(sandbox) = bounded(test, python()) else {
+        return;
+    };
+    let source = r"
+import _posixshmem, multiprocessing, os
+context = multiprocessing.get_context('fork')
+def double(n): return 2 * n
+def put(queue, lock):
+    with lock: queue.put(os.getpid() != PARENT)
+PARENT = os.getpid()
+queue, lock = context.Queue(), context.Lock()
+child = context.Process(target=put, args=(queue, lock))
+child.start(); print(queue.get()); child.join()
+with context.Pool(2) as pool: print(pool.map(double, range(4)))
+array = context.Array('i', 3)
+child = context.Process(target=array.__setitem__, args=(1, 5))
+child.start(); child.join(); print(array[:])
+memory = _posixshmem.shm_open('/varek', os.O_CREAT | os.O_RDWR, mode=0o600)
+os.write(memory, b'abc')
+print(open('/dev/shm/varek').read(), sorted(os.listdir('/dev/shm')))
+";
+    let outcome = run(&sandbox, source);
+    assert_eq!(
+        text(&outcome),
+        "True\n[0, 2, 4, 6]\n[0, 5, 0]\nabc ['main.py', 'varek']\n",
+        "{outcome}\n{}",
+        outcome.stderr.to_text()
+    );
+    assert!(!names(Path::new("/dev/shm")).contains(&"varek".to_owned()));
+}
+
+#[test]
+fn what_a_guest_mounts_is_seen_by_nobody_else() {
+    let test = "what_a_guest_mounts_is_seen_by_nobody_else";
+    let Some(sandbox) = bounded(test, python()) else {
+        return;
+    };
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let before = mounts();
+    let source = "import os\nhome = os.environ['HOME']\n\
+                  print(sum(home in line for line in open('/proc/self/mountinfo')), os.getcwd() == home)\n\
+                  import sys; sys.stdout.flush(); sys.stdin.read()";
+    let command = Command::python(source)
+        .stdin(varek_core::Input::piped())
+        .stdout(varek_core::Output::piped());
+    let mut child = sandbox.spawn(command).unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(child.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    assert_eq!(line, "1 True\n");
+    assert_eq!(mounts(), before);
+    drop(child.stdin.take());
+    assert_clean(&child.wait().unwrap());
+    assert_eq!(mounts(), before);
+}
+
+#[test]
+fn a_guest_that_may_start_programs_cannot_start_or_map_what_it_wrote() {
+    let test = "a_guest_that_may_start_programs_cannot_start_or_map_what_it_wrote";
+    // The loader is among the files that may be executed, and runs whatever it can read and map.
+    let source = r"
+import mmap, os, shutil, subprocess, glob
+shutil.copyfile('/bin/true', 'copy')
+try: os.chmod('copy', 0o755)
+except PermissionError: pass
+loader = (glob.glob('/lib64/ld-linux*') + glob.glob('/lib/ld-linux*'))[0]
+print(subprocess.run([loader, '/bin/true']).returncode)
+print(subprocess.run([loader, './copy'], stderr=subprocess.DEVNULL).returncode != 0)
+with open('copy', 'rb') as f:
+    try: mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE); print('mapped')
+    except PermissionError: print('not mapped')
+";
+    let policy = python().syscalls(|calls| calls.allow_group(SyscallGroup::Exec));
+    let Some(sandbox) = bounded(test, policy.clone()) else {
+        return;
+    };
+    assert_eq!(text(&run(&sandbox, source)), "0\nTrue\nnot mapped\n");
+    // The control: on the disk the loader starts the copy.
+    let sandbox = sandbox!(on_disk(policy.clone()));
+    assert_eq!(text(&run(&sandbox, source)), "0\nFalse\nmapped\n");
+    // What the command itself brings can be started.
+    let Some(sandbox) = bounded(test, policy) else {
+        return;
+    };
+    let command = Command::new("./brought").executable("brought", fs::read("/bin/true").unwrap());
+    assert_clean(&sandbox.run(command).unwrap());
+}
+
+#[test]
+fn a_directory_to_work_in_is_the_one_that_the_guest_sees() {
+    let test = "a_directory_to_work_in_is_the_one_that_the_guest_sees";
+    let Some(sandbox) = bounded(test, python().read("/usr")) else {
+        return;
+    };
+    let source = "import os\nprint(os.getcwd(), os.stat('..').st_ino == os.stat('/').st_ino)";
+    let outcome = sandbox
+        .run(
+            Command::new("python3")
+                .args(["-c", source])
+                .current_dir("/usr"),
+        )
+        .unwrap();
+    assert_clean(&outcome);
+    assert_eq!(text(&outcome), "/usr True\n");
+}
+
+#[test]
+fn a_policy_that_requires_the_bound_is_refused_where_it_cannot_be_had() {
+    let host = varek_core::Host::probe();
+    if host.mounts == varek_core::MountSupport::Allowed {
+        // The control: it starts.
+        drop(sandbox!(python().require(Layer::Scratch)));
+        return;
+    }
+    // Without the requirement it starts, and says so.
+    let sandbox = sandbox!(python());
+    let missing: Vec<_> = sandbox.enforcement().missing().collect();
+    assert!(missing.iter().any(|(layer, _)| *layer == Layer::Scratch));
+    let error = Sandbox::new(python().require(Layer::Scratch)).unwrap_err();
+    assert!(error.to_string().contains("limits.scratch"), "{error}");
 }

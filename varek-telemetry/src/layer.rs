@@ -26,7 +26,7 @@ pub enum Layer {
     Network,
     /// An unprivileged uid and gid of its own, no groups, no capabilities.
     Identity,
-    /// A private scratch directory.
+    /// A private scratch directory of a bounded size.
     Scratch,
     /// Limits of each process: setrlimit(2).
     Rlimits,

@@ -20,8 +20,9 @@ too where there is `code`. An unknown field makes the request invalid.
   policy             "python" (the default), "native", or a whole policy
   overrides          JSON merge patch of the policy: every setting of the library
   limits             {"memory": bytes, "pids": n, "cpu": "50%", "wall_clock": "5s", "cpu_time": "2s",
-                     "output": bytes, "file_size": bytes, "open_files": n}; durations also as seconds;
-                     null lifts memory, pids, cpu, cpu_time, file_size
+                     "output": bytes, "scratch": bytes, "scratch_files": n, "file_size": bytes,
+                     "open_files": n}; durations also as seconds;
+                     null lifts memory, pids, cpu, cpu_time, scratch, file_size
   overflow, denials, grace, identity, search_path
                      as in the policy
   read, write, execute

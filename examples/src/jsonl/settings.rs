@@ -14,7 +14,7 @@ const UNBUILT: [(&str, &str); 1] = [(
 )];
 
 /// Limits that can be absent: null takes them away, and does not bring back the default.
-const NULLABLE: [&str; 5] = ["memory", "cpu", "pids", "cpu_time", "file_size"];
+const NULLABLE: [&str; 6] = ["memory", "cpu", "pids", "cpu_time", "scratch", "file_size"];
 
 /// The policy that a request asks for: base, then `overrides`, then the fields for single settings.
 ///

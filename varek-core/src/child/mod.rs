@@ -38,20 +38,21 @@ use sys::{Errno, Pointers, Rlimit};
 /// The steps by number, in order; `SetupStep` gives them names.
 pub(crate) mod step {
     pub(crate) const GROUPS: u32 = 1;
-    pub(crate) const SESSION: u32 = 2;
-    pub(crate) const SIGNALS: u32 = 3;
-    pub(crate) const DIRECTORY: u32 = 4;
-    pub(crate) const RLIMITS: u32 = 5;
-    pub(crate) const CAPABILITIES: u32 = 6;
-    pub(crate) const IDENTITY: u32 = 7;
-    pub(crate) const PARENT_DEATH: u32 = 8;
-    pub(crate) const NO_NEW_PRIVILEGES: u32 = 9;
-    pub(crate) const LANDLOCK: u32 = 10;
-    pub(crate) const FILTER: u32 = 11;
-    pub(crate) const DESCRIPTORS: u32 = 12;
-    pub(crate) const STDIO: u32 = 13;
-    pub(crate) const OPEN_FILES: u32 = 14;
-    pub(crate) const EXEC: u32 = 15;
+    pub(crate) const MOUNTS: u32 = 2;
+    pub(crate) const SESSION: u32 = 3;
+    pub(crate) const SIGNALS: u32 = 4;
+    pub(crate) const DIRECTORY: u32 = 5;
+    pub(crate) const RLIMITS: u32 = 6;
+    pub(crate) const CAPABILITIES: u32 = 7;
+    pub(crate) const IDENTITY: u32 = 8;
+    pub(crate) const PARENT_DEATH: u32 = 9;
+    pub(crate) const NO_NEW_PRIVILEGES: u32 = 10;
+    pub(crate) const LANDLOCK: u32 = 11;
+    pub(crate) const FILTER: u32 = 12;
+    pub(crate) const DESCRIPTORS: u32 = 13;
+    pub(crate) const STDIO: u32 = 14;
+    pub(crate) const OPEN_FILES: u32 = 15;
+    pub(crate) const EXEC: u32 = 16;
     /// For tests: the filter is in, and its listener not published yet.
     #[cfg(feature = "test-hooks")]
     pub(crate) const UNPUBLISHED: u32 = 100;
@@ -93,7 +94,9 @@ pub(crate) struct Setup<'a> {
     pub(crate) groups: &'a [i32],
     /// The lock that keeps everybody from moving the child while it is on its way into the groups.
     pub(crate) settling: Option<i32>,
-    pub(crate) directory: i32,
+    /// Mounts of the child's own.
+    pub(crate) mounts: Option<Mounts<'a>>,
+    pub(crate) directory: Directory<'a>,
     pub(crate) rlimits: &'a [Rlimit],
     /// Whether the embedder may drop bounding capabilities and groups, that is, has CAP_SETPCAP and CAP_SETGID.
     pub(crate) privileged: bool,
@@ -114,6 +117,39 @@ pub(crate) struct Setup<'a> {
     /// A step at which to wait for ever; 0 for none.
     #[cfg(feature = "test-hooks")]
     pub(crate) hold_at: u32,
+}
+
+/// What a child mounts, in a mount namespace of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Mounts<'a> {
+    /// A mount that is nowhere: the scratch directory.
+    pub(crate) scratch: i32,
+    /// Where it goes.
+    pub(crate) path: &'a CStr,
+    /// Whether it takes the place of `/dev/shm`, too.
+    pub(crate) shared_memory: bool,
+}
+
+impl Mounts<'_> {
+    /// Needs CAP_SYS_ADMIN.
+    pub(crate) fn make(&self) -> Result<(), Errno> {
+        sys::unshare_mounts()?;
+        sys::receive_mounts_only()?;
+        sys::attach_mount(self.scratch, self.path)?;
+        if self.shared_memory {
+            sys::bind_mount(self.path, c"/dev/shm")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the guest starts.
+#[derive(Clone, Copy)]
+pub(crate) enum Directory<'a> {
+    /// An open directory.
+    Open(i32),
+    /// A path, for a child with mounts of its own: what the embedder opened is in its own.
+    Path(&'a CStr),
 }
 
 /// ECHILD of the parent check: the embedder is gone.
@@ -154,6 +190,11 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
         sys::unlock(lock)?;
     }
 
+    enter(setup, step::MOUNTS);
+    if let Some(mounts) = &setup.mounts {
+        mounts.make()?;
+    }
+
     enter(setup, step::SESSION);
     sys::setsid()?;
 
@@ -166,7 +207,10 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
     sys::signal_mask(0)?;
 
     enter(setup, step::DIRECTORY);
-    sys::fchdir(setup.directory)?;
+    match setup.directory {
+        Directory::Open(directory) => sys::fchdir(directory)?,
+        Directory::Path(path) => sys::chdir(path)?,
+    }
     sys::umask(0o077);
 
     enter(setup, step::RLIMITS);

@@ -32,6 +32,7 @@ mod number {
     pub(super) const SETRESGID: usize = 119;
     pub(super) const CAPSET: usize = 126;
     pub(super) const PRCTL: usize = 157;
+    pub(super) const MOUNT: usize = 165;
     pub(super) const EXIT_GROUP: usize = 231;
     pub(super) const OPENAT: usize = 257;
     #[cfg(feature = "test-hooks")]
@@ -39,6 +40,8 @@ mod number {
     pub(super) const DUP3: usize = 292;
     pub(super) const PRLIMIT64: usize = 302;
     pub(super) const SECCOMP: usize = 317;
+    pub(super) const UNSHARE: usize = 272;
+    pub(super) const CHDIR: usize = 80;
     pub(super) const WRITE: usize = 1;
 }
 
@@ -57,6 +60,7 @@ mod number {
     pub(super) const SETRESGID: usize = 149;
     pub(super) const CAPSET: usize = 91;
     pub(super) const PRCTL: usize = 167;
+    pub(super) const MOUNT: usize = 40;
     pub(super) const EXIT_GROUP: usize = 94;
     pub(super) const OPENAT: usize = 56;
     #[cfg(feature = "test-hooks")]
@@ -64,10 +68,13 @@ mod number {
     pub(super) const DUP3: usize = 24;
     pub(super) const PRLIMIT64: usize = 261;
     pub(super) const SECCOMP: usize = 277;
+    pub(super) const UNSHARE: usize = 97;
+    pub(super) const CHDIR: usize = 49;
     pub(super) const WRITE: usize = 64;
 }
 
 // The same on both architectures.
+const MOVE_MOUNT: usize = 429;
 const CLOSE_RANGE: usize = 436;
 const LANDLOCK_ADD_RULE: usize = 445;
 const LANDLOCK_RESTRICT_SELF: usize = 446;
@@ -137,6 +144,9 @@ pub(super) fn outcome(result: isize) -> Result<usize, Errno> {
         Err(_) => Err(result.wrapping_neg() as Errno),
     }
 }
+
+/// Paths start at the working directory.
+const AT_FDCWD: i32 = -100;
 
 fn as_word(value: i32) -> usize {
     // Sign-extended, as the kernel takes an int or a descriptor.
@@ -216,6 +226,81 @@ pub(crate) fn unlock(lock: i32) -> Result<(), Errno> {
 pub(crate) fn setsid() -> Result<(), Errno> {
     // SAFETY: takes no argument.
     outcome(unsafe { syscall(number::SETSID, [0; 6]) }).map(drop)
+}
+
+/// `unshare(CLONE_NEWNS)`: a copy of the mounts, of this process alone. The root and the working directory move into it.
+///
+/// # References
+///
+/// unshare(2), mount_namespaces(7).
+pub(crate) fn unshare_mounts() -> Result<(), Errno> {
+    const CLONE_NEWNS: usize = 0x2_0000;
+    // SAFETY: takes no pointer; without CLONE_FS the child's root and working directory are its own.
+    outcome(unsafe { syscall(number::UNSHARE, [CLONE_NEWNS, 0, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// `mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL)`: nothing that is mounted from here on is seen outside; what is
+/// unmounted outside goes here too.
+///
+/// # References
+///
+/// mount(2), mount_namespaces(7).
+pub(crate) fn receive_mounts_only() -> Result<(), Errno> {
+    const MS_REC: usize = 0x4000;
+    const MS_SLAVE: usize = 0x8_0000;
+    let root = c"/".as_ptr().expose_provenance();
+    // SAFETY: one pointer to a C string, the others null, which this operation does not look at.
+    outcome(unsafe { syscall(number::MOUNT, [0, root, 0, MS_REC | MS_SLAVE, 0, 0]) }).map(drop)
+}
+
+/// `move_mount(mount, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH)`: puts a mount that is nowhere onto a directory. A
+/// link at the end of the path is not followed.
+///
+/// # References
+///
+/// move_mount(2).
+pub(crate) fn attach_mount(mount: i32, path: &CStr) -> Result<(), Errno> {
+    const MOVE_MOUNT_F_EMPTY_PATH: usize = 4;
+    let arguments = [
+        as_word(mount),
+        c"".as_ptr().expose_provenance(),
+        as_word(AT_FDCWD),
+        path.as_ptr().expose_provenance(),
+        MOVE_MOUNT_F_EMPTY_PATH,
+        0,
+    ];
+    // SAFETY: both pointers are to live C strings.
+    outcome(unsafe { syscall(MOVE_MOUNT, arguments) }).map(drop)
+}
+
+/// `mount(from, to, NULL, MS_BIND, NULL)`: the directory in a second place.
+///
+/// # References
+///
+/// mount(2).
+pub(crate) fn bind_mount(from: &CStr, to: &CStr) -> Result<(), Errno> {
+    const MS_BIND: usize = 0x1000;
+    let arguments = [
+        from.as_ptr().expose_provenance(),
+        to.as_ptr().expose_provenance(),
+        0,
+        MS_BIND,
+        0,
+        0,
+    ];
+    // SAFETY: both pointers are to live C strings, the others null, which this operation does not look at.
+    outcome(unsafe { syscall(number::MOUNT, arguments) }).map(drop)
+}
+
+/// `int chdir(path)`.
+///
+/// # References
+///
+/// chdir(2).
+pub(crate) fn chdir(path: &CStr) -> Result<(), Errno> {
+    let path = path.as_ptr().expose_provenance();
+    // SAFETY: the pointer is to a live C string.
+    outcome(unsafe { syscall(number::CHDIR, [path, 0, 0, 0, 0, 0]) }).map(drop)
 }
 
 /// `int fchdir(int fd)`.
@@ -408,7 +493,6 @@ pub(crate) fn no_new_privileges() -> Result<(), Errno> {
 ///
 /// open(2).
 pub(crate) fn open_directory(path: &CStr) -> Result<i32, Errno> {
-    const AT_FDCWD: i32 = -100;
     const O_PATH: usize = 0o10_000_000;
     const O_CLOEXEC: usize = 0o2_000_000;
     #[cfg(target_arch = "x86_64")]

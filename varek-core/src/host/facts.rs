@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Host, IdRange, LandlockSupport, errno_name};
+use super::{Host, IdRange, LandlockSupport, MountSupport, errno_name};
 
 /// One fact of a [`Host`], for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -146,6 +146,7 @@ impl Host {
                 remedy
                     .map(|remedy| format!("nothing: no preset needs them (to have them, {remedy})"))
             }),
+            self.mounts_fact(),
             fact("groups", groups.description.clone(), None),
             fact(
                 "groups can be made",
@@ -220,6 +221,22 @@ impl Host {
         Fact {
             name: "denials reported",
             value: value.to_owned(),
+            remedy,
+        }
+    }
+
+    fn mounts_fact(&self) -> Fact {
+        let remedy = self.mounts.remedy().map(|remedy| {
+            format!(
+                "nothing: no preset needs them (to bound the size of scratch directories, {remedy})"
+            )
+        });
+        Fact {
+            name: "mounts",
+            value: match self.mounts {
+                MountSupport::Allowed => "yes".to_owned(),
+                MountSupport::Refused(errno) => format!("no ({})", errno_name(errno)),
+            },
             remedy,
         }
     }

@@ -6,7 +6,7 @@ use std::io;
 use rustix::process::{PidfdFlags, getegid, geteuid, getpid};
 use rustix::thread::{CapabilitySet, SecureComputingMode, capabilities, secure_computing_mode};
 
-use super::{GroupSupport, Host, IdRange, LandlockSupport, namespaces, sys};
+use super::{GroupSupport, Host, IdRange, LandlockSupport, MountSupport, namespaces, sys};
 
 /// What it takes to start guests under uids of their own, and to clean up after them: change to the uid
 /// and its gid, empty the bounding set, kill them, and own, enter and remove their files.
@@ -47,6 +47,10 @@ pub(super) fn probe() -> Host {
         // The request is older (6.13) than its exit status, and only the version tells them apart.
         status_after_reap: since(6, 15) && own_pidfd_info(),
         user_namespaces: namespaces::user_namespaces(kernel_version, outer_filter),
+        mounts: match crate::mounts::allowed() {
+            Ok(()) => MountSupport::Allowed,
+            Err(errno) => MountSupport::Refused(errno.raw_os_error()),
+        },
         groups: GroupSupport::probe(since(5, 14)),
         uid: geteuid().as_raw(),
         gid: getegid().as_raw(),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::host::{GroupAccess, LandlockSupport};
+use crate::host::{GroupAccess, LandlockSupport, MountSupport};
 use crate::limits::CpuShare;
 
 mod rows;
@@ -185,6 +185,35 @@ fn tcp_ports_are_never_opened_in_silence() {
     assert_eq!(missing_of(&lenient, &host), [Layer::Network]);
     let found = layers(&lenient.best_effort(Layer::Network), &host).unwrap();
     assert!(reason(&found, Layer::Network).contains("nothing bounds ports"));
+}
+
+#[test]
+fn a_bounded_scratch_directory_is_required_where_the_policy_says_so() {
+    let mut host = Host::full();
+    let mut policy = Policy::python().memory(100 * 4096).scratch(4096 * 20 + 1);
+    let found = layers(&policy, &host).unwrap();
+    let bound = found.scratch.unwrap();
+    assert_eq!((bound.bytes, bound.files), (4096 * 20, 65_536));
+    assert!(!bound.no_exec);
+    // Half of the memory, and without the right to execute where programs may be started.
+    policy = policy.scratch(1 << 40);
+    policy.syscalls = policy.syscalls.allow(["execve"]);
+    let bound = layers(&policy, &host).unwrap().scratch.unwrap();
+    assert_eq!((bound.bytes, bound.no_exec), (4096 * 50, true));
+
+    host.mounts = MountSupport::Refused(libc::EPERM);
+    let found = layers(&policy, &host).unwrap();
+    assert_eq!(found.scratch, None);
+    assert!(reason(&found, Layer::Scratch).contains("EPERM"));
+    let missing = layers(&policy.clone().require(Layer::Scratch), &host).unwrap_err();
+    let said = missing.iter().map(ToString::to_string).collect::<String>();
+    assert!(said.contains("204800 bytes"), "{said}");
+    assert!(said.contains("CAP_SYS_ADMIN"), "{said}");
+    // What is not asked for is not missed.
+    policy.limits.scratch = None;
+    let found = layers(&policy.require(Layer::Scratch), &host).unwrap();
+    assert_eq!(found.scratch, None);
+    assert_eq!(found.enforcement.missing().count(), 0);
 }
 
 #[test]

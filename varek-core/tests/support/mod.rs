@@ -18,8 +18,8 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use varek_core::{
-    Cause, Cleanup, Command, DeniedCall, Error, Host, LimitHit, NamespaceRefusal, Outcome, Policy,
-    Resource, Sandbox, Termination, UserNamespaces,
+    Cause, Cleanup, Command, DeniedCall, Error, Host, Layer, LayerStatus, LimitHit,
+    NamespaceRefusal, Outcome, Policy, Resource, Sandbox, Termination, UserNamespaces,
 };
 
 /// Says that a test cannot run on this host. Where the environment asks for all tests, that is a failure.
@@ -39,6 +39,12 @@ pub fn not_run(name: &str, reason: &str) {
 /// Whether this embedder is root.
 pub fn root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Whether guests have a scratch directory of their own file system, which takes mounts; it is in the presets.
+pub fn bounded(sandbox: &Sandbox) -> bool {
+    let status = sandbox.enforcement().status(Layer::Scratch);
+    matches!(status, Some(LayerStatus::Enforced { .. }))
 }
 
 /// Whether this embedder is root, so that guests have a uid of their own; says so where it is not.

@@ -11,10 +11,10 @@
 
 use core::ffi::c_void;
 use core::ptr;
-use core::sync::atomic::AtomicI32;
+use core::sync::atomic::{AtomicI32, Ordering};
 
-use super::super::Setup;
 use super::super::sys::{Errno, exit, outcome};
+use super::super::{Mounts, Setup};
 
 // The same on both architectures.
 const CLONE3: usize = 435;
@@ -95,6 +95,24 @@ pub(crate) fn clone_vfork(
 pub(crate) fn clone_trial(stack: &mut [u8], pidfd: &AtomicI32, way: Way) -> Result<u32, Errno> {
     // SAFETY: `end` does not look at its argument.
     unsafe { create(stack, pidfd, way, 0, end, ptr::null()) }
+}
+
+/// Mounts to try, and what comes of it.
+pub(crate) struct MountTrial<'a> {
+    pub(crate) mounts: Mounts<'a>,
+    /// 0 where all of it works; -1 before it was tried.
+    pub(crate) errno: AtomicI32,
+}
+
+/// As [`clone_trial`], of a child that makes these mounts before it ends.
+pub(crate) fn clone_mounts(
+    stack: &mut [u8],
+    pidfd: &AtomicI32,
+    way: Way,
+    trial: &MountTrial<'_>,
+) -> Result<u32, Errno> {
+    // SAFETY: `mount` takes a pointer to a `MountTrial`, and this one outlives the call.
+    unsafe { create(stack, pidfd, way, 0, mount, ptr::from_ref(trial).cast()) }
 }
 
 /// `CLONE_VM | CLONE_VFORK`, by the call of `way`.
@@ -232,6 +250,14 @@ unsafe fn clone(
 
 /// The first and last instructions of a child that is made to see whether it can be.
 extern "C" fn end(_: *const c_void) -> ! {
+    exit(0)
+}
+
+extern "C" fn mount(trial: *const c_void) -> ! {
+    // SAFETY: `clone_mounts` passes a pointer to a `MountTrial` that lives until this child is gone.
+    let trial = unsafe { &*trial.cast::<MountTrial<'_>>() };
+    let errno = trial.mounts.make().err().unwrap_or(0);
+    trial.errno.store(errno, Ordering::Release);
     exit(0)
 }
 

@@ -2,7 +2,7 @@
 //! layer as best effort lists as missing.
 
 use super::*;
-use crate::host::{LandlockSupport, NamespaceRefusal, UserNamespaces};
+use crate::host::{LandlockSupport, MountSupport, NamespaceRefusal, UserNamespaces};
 
 /// What comes of a policy on a host.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,7 @@ fn user(host: &mut Host) {
     host.gid = 1000;
     host.setgroups = false;
     host.missing_capabilities = vec!["CAP_SETUID".into()];
+    host.mounts = MountSupport::Refused(libc::EPERM);
 }
 
 fn no_groups(host: &mut Host, access: GroupAccess) {
@@ -99,8 +100,8 @@ fn rows() -> Vec<Row> {
                 unified(host, (6, 1), 2);
                 user(host);
             }),
-            Runs(&[]),
-            Runs(&[]),
+            Runs(&[Layer::Scratch]),
+            Runs(&[Layer::Scratch]),
             &[],
         ),
         row(
@@ -111,7 +112,7 @@ fn rows() -> Vec<Row> {
                 host.groups.controllers.clear();
             }),
             Refuses(&[Layer::Memory, Layer::Pids, Layer::Cpu]),
-            Runs(&[Layer::Memory, Layer::Pids, Layer::Cpu]),
+            Runs(&[Layer::Memory, Layer::Pids, Layer::Cpu, Layer::Scratch]),
             &[
                 "offers no memory controller",
                 "systemd-run --user",
@@ -154,8 +155,8 @@ fn rows() -> Vec<Row> {
                     errno: libc::EACCES,
                 };
             }),
-            Runs(&[]),
-            Runs(&[]),
+            Runs(&[Layer::Scratch]),
+            Runs(&[Layer::Scratch]),
             &[],
         ),
         row(
@@ -226,9 +227,10 @@ fn rows() -> Vec<Row> {
                 host.outer_filter = true;
                 host.clone3 = false;
                 host.clone_into_group = false;
+                host.mounts = MountSupport::Refused(libc::EPERM);
             }),
-            Runs(&[]),
-            Runs(&[]),
+            Runs(&[Layer::Scratch]),
+            Runs(&[Layer::Scratch]),
             &[],
         ),
         row(

@@ -1,0 +1,164 @@
+//! The scratch directory as a file system of its own, whose size the kernel bounds: a tmpfs that only the guest mounts.
+//!
+//! The embedder makes the file system (fsopen(2), fsmount(2)) and never mounts it anywhere: it reaches the files by the
+//! descriptor. The child makes a mount namespace of its own and puts it onto an empty directory there, and onto
+//! `/dev/shm`, which is otherwise everybody's. When the last process of the run and the descriptor are gone the kernel
+//! frees it, however the embedder ended; nothing has to be unmounted.
+//!
+//! It takes CAP_SYS_ADMIN. What gets round it: nothing that a guest can do; the files are memory of its group, and so
+//! count against the memory limit as well.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::fs::fstatvfs;
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
+
+use crate::child::Mounts;
+use crate::child::clone::sys::{MountTrial, Way, clone_mounts};
+use crate::child::sys::signal_mask;
+use crate::creation::{self, Creation};
+use crate::policy::Policy;
+use crate::sys;
+
+/// Where POSIX shared memory and semaphores live (shm_overview(7)).
+pub(crate) const SHARED_MEMORY: &str = "/dev/shm";
+
+/// How much a scratch directory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bound {
+    /// Bytes, a whole number of pages.
+    pub(crate) bytes: u64,
+    /// Files and directories.
+    pub(crate) files: u64,
+    /// Nothing in it can be executed or mapped executable: the guest may start programs, but none that it made.
+    pub(crate) no_exec: bool,
+}
+
+impl Bound {
+    /// What the policy's limits come to where pages have this size; `None` where they do not bound it.
+    ///
+    /// Half of the memory at most: the files are memory of the group, and a guest that fills its scratch directory is to
+    /// read ENOSPC instead of dying for want of memory.
+    pub(crate) fn of(policy: &Policy, page: u64) -> Option<Self> {
+        let limits = &policy.limits;
+        let bytes = limits.scratch?;
+        let memory = limits.memory.map_or(u64::MAX, |memory| memory / 2);
+        let pages = bytes.min(memory).checked_div(page)?;
+        Some(Self {
+            bytes: pages.max(1) * page,
+            files: limits.scratch_files,
+            no_exec: policy.syscalls.allows("execve") && !policy.filesystem.execute_scratch,
+        })
+    }
+}
+
+/// Whether this program may mount file systems of its own.
+pub(crate) fn allowed() -> Result<(), Errno> {
+    fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map(drop)
+}
+
+/// A fresh file system with one empty directory of mode 0700, for `owner` (uid and gid), as an O_PATH descriptor of that
+/// directory at 3 or above.
+///
+/// # References
+///
+/// fsopen(2), tmpfs(5).
+pub(crate) fn scratch(bound: Bound, owner: Option<(u32, u32)>) -> Result<OwnedFd, Errno> {
+    let context = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |name: &str, value: String| fsconfig_set_string(context.as_fd(), name, value);
+    set("size", bound.bytes.to_string())?;
+    // The first is the directory itself.
+    set("nr_inodes", bound.files.saturating_add(1).to_string())?;
+    set("mode", "0700".into())?;
+    if let Some((uid, gid)) = owner {
+        set("uid", uid.to_string())?;
+        set("gid", gid.to_string())?;
+    }
+    fsconfig_create(context.as_fd())?;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    if bound.no_exec {
+        attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    }
+    let low = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let made = rustix::io::fcntl_dupfd_cloexec(&low, 3)?;
+    // A limit that was not read back is none.
+    let there = fstatvfs(&made)?;
+    if there.f_blocks.saturating_mul(there.f_frsize) > bound.bytes || there.f_blocks == 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(made)
+}
+
+/// Whether a child can mount its scratch directory here, found out by one that ends at once. `base` stands for the
+/// directory that is mounted on, in a namespace that goes with the child.
+///
+/// # Errors
+///
+/// The answer of the first call that is refused.
+pub(crate) fn trial(base: &Path, bound: Bound, creation: Creation) -> io::Result<()> {
+    let mount = scratch(bound, None)?;
+    let path = CString::new(base.as_os_str().as_bytes())?;
+    let mounts = Mounts {
+        scratch: mount.as_raw_fd(),
+        path: &path,
+        shared_memory: is_directory(SHARED_MEMORY),
+    };
+    let trial = MountTrial {
+        mounts,
+        errno: AtomicI32::new(-1),
+    };
+    let way = match creation {
+        Creation::Clone => Way::Clone,
+        Creation::IntoGroup | Creation::Clone3 => Way::Clone3,
+    };
+    let mut stack = sys::Stack::new()?;
+    creation::watch_trial(|pidfd| {
+        let mask = signal_mask(u64::MAX)?;
+        let made = clone_mounts(stack.memory(), pidfd, way, &trial);
+        // The mask that this thread had a moment ago is valid.
+        let _ = signal_mask(mask);
+        made
+    })
+    .map_err(io::Error::from_raw_os_error)?;
+    match trial.errno.load(Ordering::Acquire) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno.max(libc::EPERM))),
+    }
+}
+
+fn is_directory(path: &str) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+/// Whether the guest's `/dev/shm` can be its scratch directory: there is such a place, and nothing that it is to use lies
+/// beneath.
+pub(crate) fn hides_shared_memory<'a>(mut used: impl Iterator<Item = &'a Path>) -> bool {
+    is_directory(SHARED_MEMORY) && !used.any(|path| path.starts_with(SHARED_MEMORY))
+}
+
+/// What the child mounts, kept by the plan until the clone has returned.
+#[derive(Debug)]
+pub(crate) struct MountPlan {
+    pub(crate) scratch: OwnedFd,
+    pub(crate) path: CString,
+    pub(crate) shared_memory: bool,
+}
+
+impl MountPlan {
+    pub(crate) fn for_child(&self) -> Mounts<'_> {
+        Mounts {
+            scratch: self.scratch.as_raw_fd(),
+            path: &self.path,
+            shared_memory: self.shared_memory,
+        }
+    }
+}
