@@ -9,7 +9,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use varek_cgroup::{Controller, CpuQuota, Layout, Limits as GroupLimits, Subtree, Unenforced};
-use varek_seccomp::{Arch, Program, Reporting, SyscallPolicy};
+use varek_seccomp::{Arch, CompileError, Program, Reporting, SyscallPolicy};
 use varek_telemetry::{Enforcement, Layer, LayerStatus, Queue, Sink};
 
 use crate::cell::Cell;
@@ -421,6 +421,11 @@ fn programs(
     let Uid::Shared { landlock } = uid else {
         return Ok((compile(syscalls, notify)?, None));
     };
+    // What is taken from a policy can hide what is wrong with it.
+    if let Some(arch) = Arch::native() {
+        let checked = syscalls.check(arch);
+        checked.map_err(|problems| CompileError::Policy { problems })?;
+    }
     let program = compile(&syscalls.clone().sharing_uid(landlock), notify)?;
     let signals = if notify && landlock < SIGNAL_SCOPE {
         Some(Signals::new(compile(syscalls, notify)?))
@@ -752,29 +757,4 @@ impl Ends {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn swap_that_the_kernel_does_not_bound_is_said() {
-        let enforced = |detail: &str| LayerStatus::Enforced {
-            detail: detail.into(),
-        };
-        let mut enforcement = Enforcement::default();
-        enforcement.record(Layer::Memory, enforced("5 bytes"));
-        let there = [Unenforced::OomGroup {
-            path: "/group".into(),
-        }];
-        note_unenforced(&there, &mut enforcement);
-        assert_eq!(
-            enforcement.status(Layer::Memory),
-            Some(&enforced("5 bytes"))
-        );
-        let swap = |group: &str| Unenforced::Swap {
-            path: format!("/{group}/memory.swap.max").into(),
-        };
-        note_unenforced(&[swap("run"), swap("all")], &mut enforcement);
-        let said = "5 bytes; swap is not bounded: this kernel has no memory.swap.max";
-        assert_eq!(enforcement.status(Layer::Memory), Some(&enforced(said)));
-    }
-}
+mod tests;
