@@ -242,6 +242,7 @@ fn a_user_without_delegation_is_told_both_ways_to_get_it() {
         let layout = Layout::probe().unwrap();
         match Subtree::prepare(&layout, &[], &Limits::default()) {
             Ok(_) => 2,
+            Err(Error::ReadOnly { .. }) => 3,
             Err(error) => {
                 let text = error.to_string();
                 let both = text.contains("Delegate=yes") && text.contains("with-cgroup.sh");
@@ -262,6 +263,9 @@ fn a_user_without_delegation_is_told_both_ways_to_get_it() {
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
             told()
         });
+        if found == 3 {
+            return common::without_subject(test, "the groups are mounted read-only");
+        }
         assert_eq!(found, 1);
     } else if prepared(test, &[], &Limits::default()).is_some() {
         common::without_subject(test, "this user has a delegated group");

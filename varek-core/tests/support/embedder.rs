@@ -243,8 +243,14 @@ pub(crate) fn held_child(process: u32) -> OwnedFd {
             pids.collect::<Vec<_>>()
         });
         child = children.into_iter().find(|pid| {
-            let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-            call.starts_with(&format!("{} ", libc::SYS_ppoll))
+            match fs::read_to_string(format!("/proc/{pid}/syscall")) {
+                Ok(call) => call.starts_with(&format!("{} ", libc::SYS_ppoll)),
+                // Of a child with another uid it takes CAP_SYS_PTRACE: what sleeps there is held.
+                Err(_) => {
+                    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                    stat.contains("(varek-spawner) S ")
+                }
+            }
         });
         child.is_some()
     });
