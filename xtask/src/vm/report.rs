@@ -189,6 +189,11 @@ impl Outcome {
         outcome
     }
 
+    /// Whether the machine came as far as to say anything of itself or its tests.
+    pub(crate) fn began(&self) -> bool {
+        !self.facts.values.is_empty() || !self.passed_of.is_empty()
+    }
+
     /// Adds another part of the same row.
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
@@ -351,8 +356,12 @@ mod tests {
 
     #[test]
     fn a_machine_that_did_not_boot_is_one_failure() {
-        let outcome = outcome(&["a", "b"], "", "", Some("it stopped"));
-        assert_eq!((outcome.failed, outcome.failures.len()), (1, 1));
+        let silent = outcome(&["a", "b"], "", "", Some("it stopped"));
+        assert_eq!((silent.failed, silent.failures.len()), (1, 1));
+        assert!(!silent.began());
+        // One that said what it is had begun, whatever came of its tests.
+        let stopped = outcome(&["a"], "", "kernel 6.1", Some("it stopped"));
+        assert!(stopped.began());
     }
 
     #[test]

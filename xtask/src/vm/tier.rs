@@ -224,7 +224,7 @@ impl Boot {
     /// Boots; what keeps the machine from starting is a failure of the row like any other.
     ///
     /// An emulated processor is slow by nature, and among other programs at times by a hundred times. Tests that
-    /// failed are therefore tried once more, by themselves in a new machine.
+    /// failed are therefore tried once more, by themselves in a new machine, and so is a boot that came to nothing.
     fn run(&self, rig: &Rig, job: &Job<'_>, mut line: impl FnMut(&str)) -> Outcome {
         let mut boot = |programs: &Programs, arguments: &[String]| {
             let job = Job {
@@ -237,6 +237,10 @@ impl Boot {
                 .unwrap_or_else(|error| Outcome::failure(format!("{error:#}")))
         };
         let mut outcome = boot(&self.programs, job.arguments);
+        // A kernel that dies as it boots has tested nothing yet.
+        if !outcome.began() {
+            outcome = boot(&self.programs, job.arguments);
+        }
         let failed = &outcome.failed_tests;
         let tests = self.programs.tests.iter();
         let again: Vec<_> = tests
