@@ -217,25 +217,31 @@ fn backend_available(host: &Host) -> (Judged, Map<String, Value>) {
     (judged, measurements)
 }
 
-/// A sandbox is made, with every layer of the policy in force.
+/// A sandbox is made, with every layer in force that the policy requires. What it wants where the host has it is named.
 fn configure_succeeds(host: &Host) -> (Option<Sandbox>, (Judged, Map<String, Value>)) {
     let start = std::time::Instant::now();
     match Sandbox::builder(policy()).host(host.clone()).build() {
         Err(error) => (None, (Err(evidence::chain(&error)), Map::new())),
         Ok(sandbox) => {
             let enforcement = sandbox.enforcement();
-            let missing: Vec<_> = enforcement
+            let best_effort = policy().best_effort;
+            let (spared, missing): (Vec<_>, Vec<_>) = enforcement
                 .missing()
-                .map(|(layer, reason)| format!("{layer}: {reason}"))
-                .collect();
+                .partition(|(layer, _)| best_effort.contains(layer));
             let in_force = enforcement
                 .layers()
                 .filter(|(_, status)| matches!(status, LayerStatus::Enforced { .. }))
                 .count();
             let judged = if missing.is_empty() {
-                Ok(format!("{in_force} layers in force"))
+                let spared: String = spared
+                    .iter()
+                    .map(|(layer, _)| format!("; {layer} is best effort and not there"))
+                    .collect();
+                Ok(format!("{in_force} layers in force{spared}"))
             } else {
-                Err(missing.join("; "))
+                let missing = missing.iter();
+                let told = missing.map(|(layer, reason)| format!("{layer}: {reason}"));
+                Err(told.collect::<Vec<_>>().join("; "))
             };
             let measurements = map(json!({
                 "configure_s": start.elapsed().as_secs_f64(),

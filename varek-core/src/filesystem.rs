@@ -14,7 +14,9 @@ use crate::error::Problem;
 /// granted. Paths that a host does not have are left out there, and its enforcement report says so. A
 /// grant adds to the others; there is none that takes away from what another gives.
 ///
-/// The run's own scratch directory and `/proc/<pid>` of its first process are granted without being named.
+/// The run's own scratch directory and `/proc/<pid>` of its first process are granted without being named. By the latter a
+/// guest also reads what that process shares with others: the machine's mounts (`mountinfo`) and its tables of connections and routes
+/// (`net`), under every [`Network`](crate::Network).
 ///
 /// The mechanism is Landlock (Linux 5.13, landlock(7)). It does not decide about chmod(2), chown(2),
 /// utimensat(2), setxattr(2), stat(2) or access(2): the guest's own uid does, and a path that is not
@@ -234,11 +236,10 @@ impl Filesystem {
         names.any(|name| Path::new(name) == path)
     }
 
-    /// Whether no grant leads beneath this directory.
-    pub(crate) fn leaves(&self, directory: &str) -> bool {
+    /// Every path that is granted.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         let lists = [&self.read, &self.write, &self.execute];
-        let mut paths = lists.into_iter().flatten();
-        !paths.any(|path| path.starts_with(directory))
+        lists.into_iter().flatten().map(PathBuf::as_path)
     }
 
     pub(crate) fn problems(&self) -> Vec<Problem> {

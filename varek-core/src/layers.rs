@@ -246,7 +246,7 @@ fn scratch(bound: Option<Bound>, host: &Host) -> Verdict {
 
 fn bounded_scratch(bound: Bound) -> String {
     format!(
-        "a private tmpfs of {} bytes and {} files, also at /dev/shm, gone afterwards",
+        "a private tmpfs of {} bytes and {} files, gone afterwards",
         bound.bytes, bound.files
     )
 }

@@ -49,7 +49,7 @@ pub struct Limits {
     /// and total size unbounded. A directory of the embedder's ([`Command::scratch`](crate::Command::scratch)) is never
     /// bounded.
     pub scratch: Option<u64>,
-    /// Files and directories in the scratch directory, at least 1, where its size is bounded.
+    /// Files and directories in the scratch directory, 1 to 2^32, where its size is bounded.
     pub scratch_files: u64,
     /// Size of each file that the guest writes, bytes (RLIMIT_FSIZE).
     pub file_size: Option<u64>,
@@ -114,6 +114,11 @@ impl Limits {
                 self.scratch.is_none_or(|bytes| bytes >= 4 * KIB),
                 "limits.scratch",
                 "is under 4 KiB, one page; leave it out to have no bound",
+            ),
+            (
+                self.scratch_files <= 1 << 32,
+                "limits.scratch_files",
+                "is over 4,294,967,296; write the limit that you mean",
             ),
             (
                 self.scratch_files > 0,

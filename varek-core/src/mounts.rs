@@ -5,8 +5,9 @@
 //! `/dev/shm`, which is otherwise everybody's. When the last process of the run and the descriptor are gone the kernel
 //! frees it, however the embedder ended; nothing has to be unmounted.
 //!
-//! It takes CAP_SYS_ADMIN. What gets round it: nothing that a guest can do; the files are memory of its group, and so
-//! count against the memory limit as well.
+//! It takes CAP_SYS_ADMIN. The files are memory of the guest's group, and so count against the memory limit as well. What
+//! gets round the bound: some kernel memory for each file that neither counts (locks, access control lists). What gets
+//! round the missing right to execute: a memory file, which is on no mount (memfd_create(2)).
 
 use std::ffi::CString;
 use std::io;
@@ -142,7 +143,11 @@ fn is_directory(path: &str) -> bool {
 /// Whether the guest's `/dev/shm` can be its scratch directory: there is such a place, and nothing that it is to use lies
 /// beneath.
 pub(crate) fn hides_shared_memory<'a>(mut used: impl Iterator<Item = &'a Path>) -> bool {
-    is_directory(SHARED_MEMORY) && !used.any(|path| path.starts_with(SHARED_MEMORY))
+    let beneath = |path: &Path| {
+        let place = path.canonicalize();
+        place.is_ok_and(|place| place.starts_with(SHARED_MEMORY)) || path.starts_with(SHARED_MEMORY)
+    };
+    is_directory(SHARED_MEMORY) && !used.any(beneath)
 }
 
 /// What the child mounts, kept by the plan until the clone has returned.

@@ -52,6 +52,10 @@ pub enum Network {
     ///   What listens there can pass its data on: a proxy, or a name server.
     /// - Where `bind` names any port, a listen(2) without a bind(2) before it takes a free port of the ephemeral range, on
     ///   every address, which neither the filter nor Landlock sees. With an empty `bind`, listen(2) is refused.
+    /// - A socket pair can be bound to a local name, abstract ones included, and connect(2) on it tells whether a local socket is
+    ///   there. No connection comes of it.
+    /// - What was sent stays in the kernel after the run until the peer takes it or the kernel gives up; on hybrid hosts no
+    ///   limit counts it.
     /// - A BPF program by which root turns TCP sockets into MPTCP ones (`update_socket_protocol`, Linux 6.6) takes them
     ///   out of Landlock's sight.
     ///

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use varek_cgroup::Group;
 use varek_seccomp::{Instruction, Permit};
-use varek_telemetry::RunId;
+use varek_telemetry::{Layer, LayerStatus, RunId};
 
 use crate::child::sys::{
     Rlimit, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
@@ -95,6 +95,8 @@ pub(crate) struct RunPlan {
     /// Until it is handed over for its removal.
     pub(crate) scratch: Option<Scratch>,
     pub(crate) scratch_path: PathBuf,
+    /// What the scratch layer comes to in this run, where that is not what it comes to in the others.
+    pub(crate) scratch_status: Option<LayerStatus>,
     /// Given back after everything else that is of this uid.
     pub(crate) lease: Option<Lease>,
     pub(crate) stdin: Option<(OwnedFd, Arc<ByteQueue>)>,
@@ -201,6 +203,9 @@ pub(crate) fn prepare(
         report: child.report.clone(),
         group,
         scratch_path: scratch.path().to_owned(),
+        scratch_status: command.scratch.as_ref().map(|_| LayerStatus::Enforced {
+            detail: "a directory of the embedder's, given back afterwards; nothing bounds its total size".into(),
+        }),
         scratch: Some(scratch),
         lease,
         stdin: streams.stdin,
@@ -223,6 +228,14 @@ fn choose_scratch(
     of_kit: Scratch,
 ) -> Result<(Scratch, bool), Error> {
     match (&command.scratch, sealed.bound) {
+        (Some(path), Some(_)) if !sealed.policy.best_effort.contains(&Layer::Scratch) => {
+            Err(Error::Command {
+                what: format!("the scratch directory {}", path.display()),
+                reason: "has no bound, which the policy requires: leave limits.scratch out, or name scratch in \
+                         best_effort"
+                    .into(),
+            })
+        }
         (Some(path), _) => Ok((Scratch::adopt(path, owner)?, false)),
         // What the command itself brings to be executed must be.
         (None, Some(bound)) if bound.no_exec && brings_programs(command) => {

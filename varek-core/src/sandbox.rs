@@ -24,7 +24,7 @@ use crate::kits::Kits;
 use crate::landlock::Grants;
 use crate::layers::{SIGNAL_SCOPE, Uid, absent, layers, unbounded_scratch};
 use crate::limits::CpuShare;
-use crate::mounts::{self, Bound, SHARED_MEMORY};
+use crate::mounts::{self, Bound};
 use crate::outcome::Outcome;
 use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
 use crate::plan::{self, Capture};
@@ -375,8 +375,9 @@ impl SandboxBuilder {
             most_cpus: sys::configured_cpus().max(host.cpus),
             watches_oom,
             enforcement,
-            own_shared_memory: policy.filesystem.leaves(SHARED_MEMORY)
-                && !scratch_base.starts_with(SHARED_MEMORY),
+            own_shared_memory: mounts::hides_shared_memory(
+                policy.filesystem.paths().chain([scratch_base.as_path()]),
+            ),
             scratch_base,
             bound,
             sink,

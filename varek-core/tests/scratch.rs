@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use support::{
     assert_clean, assert_gone, open_directory, python, run, sandbox_or_not_run, seconds, text,
 };
-use varek_core::{Cleanup, Command, KIB, Layer, MIB, Outcome, Policy, Sandbox, SyscallGroup};
+use varek_core::{
+    Cleanup, Command, Error, KIB, Layer, LayerStatus, MIB, Outcome, Policy, Sandbox, SyscallGroup,
+};
 
 /// What is in a directory.
 fn names(directory: &Path) -> Vec<String> {
@@ -438,4 +440,60 @@ fn a_policy_that_requires_the_bound_is_refused_where_it_cannot_be_had() {
     assert!(missing.iter().any(|(layer, _)| *layer == Layer::Scratch));
     let error = Sandbox::new(python().require(Layer::Scratch)).unwrap_err();
     assert!(error.to_string().contains("limits.scratch"), "{error}");
+}
+
+#[test]
+fn a_directory_of_the_embedders_is_said_to_have_no_bound_and_refused_where_one_is_required() {
+    let test =
+        "a_directory_of_the_embedders_is_said_to_have_no_bound_and_refused_where_one_is_required";
+    let given = open_directory();
+    let outcome = sandbox!(python())
+        .run(Command::python("").scratch(given.path()))
+        .unwrap();
+    assert_clean(&outcome);
+    match outcome.enforcement.status(Layer::Scratch) {
+        Some(LayerStatus::Enforced { detail }) => {
+            assert!(detail.contains("nothing bounds its total size"), "{detail}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let Some(strict) = bounded(test, python()) else {
+        return;
+    };
+    // The control: a directory of its own.
+    assert_clean(&run(&strict, ""));
+    match strict.run(Command::python("").scratch(given.path())) {
+        Err(error @ Error::Command { .. }) => {
+            assert!(error.to_string().contains("limits.scratch"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_granted_in_the_hosts_shared_memory_is_there_by_whatever_path_it_is_named() {
+    let test = "what_is_granted_in_the_hosts_shared_memory_is_there_by_whatever_path_it_is_named";
+    let Ok(shared) = tempfile::tempdir_in("/dev/shm") else {
+        support::not_run(test, "this host has no /dev/shm");
+        return;
+    };
+    mode(shared.path(), 0o755);
+    fs::write(shared.path().join("file"), "there").unwrap();
+    mode(&shared.path().join("file"), 0o644);
+    let elsewhere = open_directory();
+    let link = elsewhere.path().join("link");
+    std::os::unix::fs::symlink(shared.path(), &link).unwrap();
+    let source = format!("print(open('{}/file').read())", link.display());
+    for granted in [shared.path(), &link] {
+        // The way there is the guest's to walk.
+        let policy = python().read(granted).read(elsewhere.path());
+        assert_eq!(
+            text(&run(&sandbox!(policy), &source)),
+            "there\n",
+            "{granted:?}"
+        );
+    }
+    // Without a grant it is another directory, or closed.
+    let outcome = run(&sandbox!(python().read(elsewhere.path())), &source);
+    assert_eq!(outcome.exit_code(), Some(1), "{outcome}");
 }

@@ -60,6 +60,8 @@ pub enum Reporting {
 ///   (flags & 0x7e02_a000 is 0),
 /// - `ioctl` is never allowed with `TIOCSTI` or `TIOCLINUX`, which type into a terminal,
 /// - the three io_uring calls fail with `ENOSYS`: a ring makes calls that no filter sees,
+/// - `mbind`, `set_mempolicy` and `set_mempolicy_home_node` fail with `ENOSYS`, as where the kernel knows no nodes:
+///   placement of shared memory is kept in kernel memory that no limit counts,
 /// - calls through another ABI (x32, i386, 32-bit Arm) are on the kill list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

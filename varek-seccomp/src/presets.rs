@@ -17,11 +17,6 @@ const RUNTIME: [Group; 10] = [
     Group::Events,
 ];
 
-/// OpenBLAS, which NumPy brings, binds the memory that it takes to the calling thread's node (`mbind`). What is linked
-/// with libnuma (FFmpeg, PyTorch, ps) tries at its start what policies there are (`get_mempolicy`, `set_mempolicy`). All of it concerns
-/// own memory alone; the rest of [`Group::Numa`] is left out.
-const PLACEMENT: [&str; 3] = ["get_mempolicy", "mbind", "set_mempolicy"];
-
 /// What bash does to its terminal under job control (`set -m`), whether or not there is one: it gives it to a job (`TIOCSPGRP`)
 /// and, when a job was ended by a signal, sets its modes back (`TCSETSW`). Guests have no controlling terminal, so the first always fails with
 /// `ENOTTY`. The second works on a terminal that the embedder handed over as a stream.
@@ -58,7 +53,7 @@ impl SyscallPolicy {
         Self::runtime()
             .allow_group(Group::Processes)
             .allow_group(Group::SocketPair)
-            .allow(PLACEMENT)
+            .allow_group(Group::Numa)
     }
 
     /// For Node.js: files, workers, WebAssembly, timers, signals to itself; no children, no sockets, no exec, no network.

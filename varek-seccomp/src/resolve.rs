@@ -93,6 +93,9 @@ pub(crate) fn always_absent(name: &str) -> Option<&'static str> {
         "io_uring_setup" | "io_uring_enter" | "io_uring_register" => {
             Some("a ring makes calls that no filter sees; event loops use epoll")
         }
+        "mbind" | "set_mempolicy" | "set_mempolicy_home_node" => Some(
+            "placement of shared memory on nodes is kept in kernel memory that no limit counts; libraries do without",
+        ),
         _ => None,
     }
 }

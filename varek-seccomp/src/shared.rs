@@ -208,6 +208,9 @@ mod tests {
             "io_uring_setup",
             "io_uring_enter",
             "io_uring_register",
+            "mbind",
+            "set_mempolicy",
+            "set_mempolicy_home_node",
         ];
         let names = arch.calls().map(|(_, name)| name);
         SyscallPolicy::new().allow(names.filter(|name| !absent.contains(name)))

@@ -19,7 +19,15 @@ use varek_seccomp::{
 const FOREIGN: [u32; 4] = [0x4000_0003, 0x4000_0028, 0, 0xdead_beef];
 const X32: u32 = 0x4000_0000;
 const REPORTINGS: [Reporting; 2] = [Reporting::Notify, Reporting::Errno];
-const IO_URING: [&str; 3] = ["io_uring_setup", "io_uring_enter", "io_uring_register"];
+/// Always absent, as is clone3.
+const ABSENT: [&str; 6] = [
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "mbind",
+    "set_mempolicy",
+    "set_mempolicy_home_node",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
@@ -38,7 +46,7 @@ fn meaning(policy: &SyscallPolicy, arch: Arch, data: &SeccompData) -> Meaning {
     let Some(name) = arch.name(number) else {
         return Meaning::Absent;
     };
-    if name == "clone3" || IO_URING.contains(&name) {
+    if name == "clone3" || ABSENT.contains(&name) {
         return Meaning::Absent;
     }
     let refused = match policy.unnamed() {
@@ -226,13 +234,7 @@ fn conditions() -> impl Strategy<Value = Condition> {
 }
 
 fn calls() -> impl Strategy<Value = &'static str> {
-    let own = [
-        "clone3",
-        "io_uring_setup",
-        "io_uring_enter",
-        "io_uring_register",
-        "execve",
-    ];
+    let own = [&ABSENT[..], &["clone3", "execve"]].concat();
     let names: Vec<&str> = Arch::ALL
         .iter()
         .flat_map(|arch| arch.calls())

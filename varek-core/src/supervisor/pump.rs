@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -12,6 +13,9 @@ use crate::plan::Capture;
 
 /// How much of one stream is read before the other runs have their turn.
 const TURN: usize = 64;
+/// How long that may take, since a guest can make one read or write of its pipes last: everything that waits for the pipe
+/// is woken in it, and a guest may have half a million epolls wait. At least one read or write is made.
+const TURN_TIME: Duration = Duration::from_millis(2);
 const CHUNK: usize = 16 * 1024;
 
 /// An output stream of a guest.
@@ -73,6 +77,7 @@ impl Pump {
             Some(pipe) if to_the_end => rustix::pipe::fcntl_getpipe_size(pipe)?,
             _ => TURN * CHUNK,
         };
+        let began = Instant::now();
         while left > 0 {
             let Some(pipe) = &self.pipe else {
                 return Ok(Left::Closed);
@@ -86,6 +91,9 @@ impl Pump {
                 Ok(length) => {
                     left -= length;
                     self.take(chunk.get(..length).unwrap_or_default());
+                    if !to_the_end && began.elapsed() > TURN_TIME {
+                        return Ok(Left::Open);
+                    }
                 }
                 Err(Errno::AGAIN) => return Ok(Left::Open),
                 Err(Errno::INTR) => {}
@@ -177,10 +185,14 @@ impl Feed {
     ///
     /// This thread blocks SIGPIPE, so a guest that has closed its end is an error number and no more.
     pub(super) fn write(&mut self) -> Fed {
+        let began = Instant::now();
         for _ in 0..TURN {
             let Some(pipe) = &self.pipe else {
                 return Fed::Over;
             };
+            if began.elapsed() > TURN_TIME {
+                break;
+            }
             let drained = self.queue.drain_into(|bytes| {
                 let bytes = bytes.get(..bytes.len().min(CHUNK)).unwrap_or_default();
                 rustix::io::write(pipe, bytes).map_err(io::Error::from)

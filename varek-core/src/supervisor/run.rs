@@ -7,7 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::epoll::{self, EventFlags};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
-use varek_telemetry::{Cause, Cleanup, Event, EventKind, LimitHit, Resource, Signal, Sink, Stream};
+use varek_telemetry::{
+    Cause, Cleanup, Event, EventKind, Layer, LimitHit, Resource, Signal, Sink, Stream,
+};
 
 use super::account::{self, Exit, micros};
 use super::pump::{Fed, Feed, Left, Pump};
@@ -178,7 +180,14 @@ impl Run {
                 .map(|p| p.to_string_lossy().into_owned()),
             arguments: run.plan.arguments,
             policy: sealed.digest.clone(),
-            enforcement: sealed.enforcement.clone(),
+            enforcement: match run.plan.scratch_status.take() {
+                Some(status) => {
+                    let mut enforcement = sealed.enforcement.clone();
+                    enforcement.record(Layer::Scratch, status);
+                    enforcement
+                }
+                None => sealed.enforcement.clone(),
+            },
         };
         run.emit(event, sealed);
         let group = &run.plan.group;
