@@ -45,7 +45,13 @@ const REACH: &[&str] = &[
 ];
 
 /// Further calls that change what stat(2) shows of a file.
-const METADATA: &[&str] = &["file_setattr"];
+const METADATA: &[&str] = &[
+    "file_setattr",
+    "fsetxattr",
+    "lsetxattr",
+    "setxattr",
+    "setxattrat",
+];
 
 /// Commands of ioctl(2) that send signals to an owner (`FIOSETOWN`, `SIOCSPGRP`) or change attributes of a file that
 /// is open for reading (`FS_IOC_SETFLAGS`, `FS_IOC_FSSETXATTR`) are in none of these groups.
@@ -249,6 +255,14 @@ mod tests {
             }
             let groups = [Group::FileMetadata, Group::SendSignals];
             let refused = groups.into_iter().flat_map(Group::calls);
+            // A call that a group allows under conditions is refused as well.
+            let ruled = groups.into_iter().flat_map(Group::rules);
+            for rule in ruled.filter(|rule| arch.number(rule.call()).is_some()) {
+                let preset = compiled(&SyscallPolicy::python().sharing_uid(2), arch);
+                for program in [&narrow, &preset] {
+                    assert!(!allowed(program, rule.call(), [0; 6]), "{arch:?} {rule:?}");
+                }
+            }
             for name in refused.chain(REACH).chain(METADATA).chain(&["truncate"]) {
                 if arch.number(name).is_some() {
                     assert!(allowed(&wide, name, [0; 6]), "{arch:?} {name}");
