@@ -3,6 +3,7 @@
 //! A denial passes with the kernel's evidence alone, and only where the same program succeeds under a wider
 //! policy.
 
+use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -233,11 +234,11 @@ fn configure_succeeds(host: &Host) -> (Option<Sandbox>, (Judged, Map<String, Val
                 .filter(|(_, status)| matches!(status, LayerStatus::Enforced { .. }))
                 .count();
             let judged = if missing.is_empty() {
-                let spared: String = spared
-                    .iter()
-                    .map(|(layer, _)| format!("; {layer} is best effort and not there"))
-                    .collect();
-                Ok(format!("{in_force} layers in force{spared}"))
+                let mut told = format!("{in_force} layers in force");
+                for (layer, _) in spared {
+                    let _ = write!(told, "; {layer} is best effort and not there");
+                }
+                Ok(told)
             } else {
                 let missing = missing.iter();
                 let told = missing.map(|(layer, reason)| format!("{layer}: {reason}"));
