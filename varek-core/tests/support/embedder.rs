@@ -243,14 +243,13 @@ pub(crate) fn held_child(process: u32) -> OwnedFd {
             pids.collect::<Vec<_>>()
         });
         child = children.into_iter().find(|pid| {
-            match fs::read_to_string(format!("/proc/{pid}/syscall")) {
-                Ok(call) => call.starts_with(&format!("{} ", libc::SYS_ppoll)),
-                // Of a child with another uid it takes CAP_SYS_PTRACE: what sleeps there is held.
-                Err(_) => {
-                    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-                    stat.contains("(varek-spawner) S ")
-                }
+            let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}"));
+            if let Ok(call) = read("syscall") {
+                return call.starts_with(&format!("{} ", libc::SYS_ppoll));
             }
+            // Of a child with another uid it takes CAP_SYS_PTRACE: what sleeps there is held.
+            let stat = read("stat").unwrap_or_default();
+            stat.contains("(varek-spawner) S ")
         });
         child.is_some()
     });
