@@ -186,11 +186,11 @@ impl Feed {
     /// This thread blocks SIGPIPE, so a guest that has closed its end is an error number and no more.
     pub(super) fn write(&mut self) -> Fed {
         let began = Instant::now();
-        for _ in 0..TURN {
+        for written in 0..TURN {
             let Some(pipe) = &self.pipe else {
                 return Fed::Over;
             };
-            if began.elapsed() > TURN_TIME {
+            if written > 0 && began.elapsed() > TURN_TIME {
                 break;
             }
             let drained = self.queue.drain_into(|bytes| {
@@ -233,10 +233,16 @@ mod tests {
         let sink = rustix::fs::open("/dev/null", OFlags::WRONLY, Mode::empty()).unwrap();
         let bytes = vec![0; 3 * TURN * CHUNK];
         let mut feed = Feed::new(sink, Arc::new(ByteQueue::filled(bytes)));
-        for _ in 0..3 {
-            assert_eq!(feed.write(), Fed::More);
-        }
-        assert_eq!(feed.write(), Fed::Over);
+        // A slow machine has more turns, each of which gets on.
+        let mut turns = 0;
+        let over = loop {
+            match feed.write() {
+                Fed::More => turns += 1,
+                over => break over,
+            }
+        };
+        assert_eq!(over, Fed::Over);
+        assert!((3..=3 * TURN).contains(&turns), "{turns}");
     }
 
     #[test]
@@ -252,6 +258,10 @@ mod tests {
         let endless = rustix::fs::open("/dev/zero", OFlags::RDONLY, Mode::empty()).unwrap();
         let mut pump = Pump::new(Capture::Buffer(endless), 1 << 20);
         assert_eq!(pump.read(false).unwrap(), Left::Open);
-        assert_eq!(pump.finish().total, (TURN * CHUNK) as u64);
+        let total = pump.finish().total;
+        assert!(
+            (CHUNK as u64..=(TURN * CHUNK) as u64).contains(&total),
+            "{total}"
+        );
     }
 }
