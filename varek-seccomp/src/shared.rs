@@ -45,13 +45,7 @@ const REACH: &[&str] = &[
 ];
 
 /// Further calls that change what stat(2) shows of a file.
-const METADATA: &[&str] = &[
-    "file_setattr",
-    "fsetxattr",
-    "lsetxattr",
-    "setxattr",
-    "setxattrat",
-];
+const METADATA: &[&str] = &["file_setattr", "setxattrat"];
 
 /// Commands of ioctl(2) that send signals to an owner (`FIOSETOWN`, `SIOCSPGRP`) or change attributes of a file that
 /// is open for reading (`FS_IOC_SETFLAGS`, `FS_IOC_FSSETXATTR`) are in none of these groups.
@@ -90,9 +84,15 @@ impl SyscallPolicy {
     pub fn sharing_uid(mut self, landlock: u32) -> Self {
         let signals = (landlock < SCOPES).then_some(Group::SendSignals);
         let groups = [Group::FileMetadata].into_iter().chain(signals);
-        let refused = groups.flat_map(Group::calls).chain(REACH).chain(METADATA);
+        for group in groups {
+            let plain = group.calls().iter().map(|name| (*name).to_owned());
+            self.deny.extend(plain);
+            // What a group allows under conditions is of the group as well.
+            let ruled = group.rules().into_iter();
+            self.deny.extend(ruled.map(|rule| rule.call().to_owned()));
+        }
         let truncate = (landlock < TRUNCATION).then_some(&"truncate");
-        let refused = refused.chain(truncate);
+        let refused = REACH.iter().chain(METADATA).chain(truncate);
         self.deny.extend(refused.map(|name| (*name).to_owned()));
 
         self.calls.remove("prlimit64");
