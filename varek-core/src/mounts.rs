@@ -40,7 +40,7 @@ pub(crate) struct Bound {
     pub(crate) bytes: u64,
     /// Files and directories.
     pub(crate) files: u64,
-    /// Nothing in it can be executed or mapped executable: the guest may start programs, but none that it made.
+    /// Nothing in it can be executed or mapped executable: the guest may start programs, but none that it put there.
     pub(crate) no_exec: bool,
 }
 
@@ -53,11 +53,13 @@ impl Bound {
         let limits = &policy.limits;
         let bytes = limits.scratch?;
         let memory = limits.memory.map_or(u64::MAX, |memory| memory / 2);
-        let pages = bytes.min(memory).checked_div(page)?;
+        let page = page.max(1);
+        let pages = bytes.min(memory) / page;
+        let starts = |call| policy.syscalls.allows(call);
         Some(Self {
             bytes: pages.max(1) * page,
             files: limits.scratch_files,
-            no_exec: policy.syscalls.allows("execve") && !policy.filesystem.execute_scratch,
+            no_exec: (starts("execve") || starts("execveat")) && !policy.filesystem.execute_scratch,
         })
     }
 }

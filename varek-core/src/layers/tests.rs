@@ -1,4 +1,5 @@
 use super::*;
+use crate::SyscallPolicy;
 use crate::host::{GroupAccess, LandlockSupport, MountSupport};
 use crate::limits::CpuShare;
 
@@ -200,6 +201,14 @@ fn a_bounded_scratch_directory_is_required_where_the_policy_says_so() {
     policy.syscalls = policy.syscalls.allow(["execve"]);
     let bound = layers(&policy, &host).unwrap().scratch.unwrap();
     assert_eq!((bound.bytes, bound.no_exec), (4096 * 50, true));
+    // By whichever call.
+    let calls = SyscallPolicy::python().allow(["execveat"]);
+    let other = Policy::python().syscalls(|_| calls);
+    assert!(layers(&other, &host).unwrap().scratch.unwrap().no_exec);
+    // A host that does not say how large a page is bounds all the same.
+    host.page_size = 0;
+    assert!(layers(&policy, &host).unwrap().scratch.is_some());
+    host.page_size = 4096;
 
     host.mounts = MountSupport::Refused(libc::EPERM);
     let found = layers(&policy, &host).unwrap();
