@@ -107,21 +107,20 @@ fn refused(errno: Errno) -> bool {
 }
 
 fn trial(stack: &mut sys::Stack, way: Way) -> Result<(), Errno> {
-    watch_trial(|pidfd| {
-        let mask = signal_mask(u64::MAX)?;
-        let made = clone_trial(stack.memory(), pidfd, way);
-        // The mask that this thread had a moment ago is valid.
-        let _ = signal_mask(mask);
-        made
-    })
+    watch_trial(|pidfd| clone_trial(stack.memory(), pidfd, way))
 }
 
-/// Makes a child that ends at once by `make`, which is given the place for its pidfd, and waits for it.
+/// Makes a child that ends at once by `make`, which is given the place for its pidfd, with all signals blocked, and
+/// waits for it.
 pub(crate) fn watch_trial(
     make: impl FnOnce(&AtomicI32) -> Result<u32, Errno>,
 ) -> Result<(), Errno> {
     let pidfd = AtomicI32::new(-1);
-    make(&pidfd)?;
+    let mask = signal_mask(u64::MAX)?;
+    let made = make(&pidfd);
+    // The mask that this thread had a moment ago is valid.
+    let _ = signal_mask(mask);
+    made?;
     if let Some(pidfd) = sys::adopt_descriptor(pidfd.load(Ordering::Acquire)) {
         // A child that nobody is sent a signal for. An embedder that waits for every kind of child may be first.
         let all = WaitIdOptions::from_bits_retain(libc::__WALL.cast_unsigned());

@@ -25,13 +25,12 @@ use rustix::mount::{
 
 use crate::child::Mounts;
 use crate::child::clone::sys::{MountTrial, Way, clone_mounts};
-use crate::child::sys::signal_mask;
 use crate::creation::{self, Creation};
 use crate::policy::Policy;
 use crate::sys;
 
 /// Where POSIX shared memory and semaphores live (shm_overview(7)).
-pub(crate) const SHARED_MEMORY: &str = "/dev/shm";
+const SHARED_MEMORY: &str = "/dev/shm";
 
 /// How much a scratch directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,14 +123,8 @@ pub(crate) fn trial(base: &Path, bound: Bound, creation: Creation) -> io::Result
         Creation::IntoGroup | Creation::Clone3 => Way::Clone3,
     };
     let mut stack = sys::Stack::new()?;
-    creation::watch_trial(|pidfd| {
-        let mask = signal_mask(u64::MAX)?;
-        let made = clone_mounts(stack.memory(), pidfd, way, &trial);
-        // The mask that this thread had a moment ago is valid.
-        let _ = signal_mask(mask);
-        made
-    })
-    .map_err(io::Error::from_raw_os_error)?;
+    creation::watch_trial(|pidfd| clone_mounts(stack.memory(), pidfd, way, &trial))
+        .map_err(io::Error::from_raw_os_error)?;
     match trial.errno.load(Ordering::Acquire) {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno.max(libc::EPERM))),
@@ -142,14 +135,19 @@ fn is_directory(path: &str) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// Whether the guest's `/dev/shm` can be its scratch directory: there is such a place, and nothing that it is to use lies
-/// beneath.
-pub(crate) fn hides_shared_memory<'a>(mut used: impl Iterator<Item = &'a Path>) -> bool {
+/// Whether guests' `/dev/shm` can be their scratch directories: there is such a place, and nothing that they are to use
+/// lies beneath.
+pub(crate) fn own_shared_memory<'a>(used: impl Iterator<Item = &'a Path>) -> bool {
+    is_directory(SHARED_MEMORY) && is_free(used)
+}
+
+/// Whether none of these lies in the host's `/dev/shm`.
+pub(crate) fn is_free<'a>(mut used: impl Iterator<Item = &'a Path>) -> bool {
     let beneath = |path: &Path| {
         let place = path.canonicalize();
         place.is_ok_and(|place| place.starts_with(SHARED_MEMORY)) || path.starts_with(SHARED_MEMORY)
     };
-    is_directory(SHARED_MEMORY) && !used.any(beneath)
+    !used.any(beneath)
 }
 
 /// What the child mounts, kept by the plan until the clone has returned.

@@ -275,7 +275,7 @@ fn mount_plan(
     Ok(Some(MountPlan {
         scratch: above_stdio(scratch.directory())?,
         path: c_string("the scratch directory's path", scratch.path().as_os_str())?,
-        shared_memory: sealed.own_shared_memory && mounts::hides_shared_memory(used),
+        shared_memory: sealed.own_shared_memory && mounts::is_free(used),
     }))
 }
 

@@ -375,7 +375,7 @@ impl SandboxBuilder {
             most_cpus: sys::configured_cpus().max(host.cpus),
             watches_oom,
             enforcement,
-            own_shared_memory: mounts::hides_shared_memory(
+            own_shared_memory: mounts::own_shared_memory(
                 policy.filesystem.paths().chain([scratch_base.as_path()]),
             ),
             scratch_base,

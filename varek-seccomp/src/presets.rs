@@ -59,7 +59,7 @@ impl SyscallPolicy {
     /// For Node.js: files, workers, WebAssembly, timers, signals to itself; no children, no sockets, no exec, no network.
     ///
     /// Of [`Self::native`] it lacks what Node only uses to start programs: [`Group::Processes`] and
-    /// [`Group::SocketPair`], and what nothing in it uses: placement of memory on nodes. For `child_process` take the calls
+    /// [`Group::SocketPair`], and what nothing in it asks: where memory is placed ([`Group::Numa`]). For `child_process` take the calls
     /// of [`Self::shell`] instead. `child_process` fails with `EPERM` at `socketpair` or `clone`, `listen` and `connect` at `socket`, and
     /// `fs.watch` at `inotify_init1` ([`Group::FileWatch`] shows names in directories that Landlock closes); `fs.watchFile` works.
     /// `os.networkInterfaces` fails at `socket`, and where guests have a uid of their own `os.userInfo` finds no name for it.
@@ -89,8 +89,8 @@ impl SyscallPolicy {
 
     /// For the JVM (HotSpot; tried with OpenJDK 17): files, threads, timers, a socket pair; no children, no exec, no network.
     ///
-    /// Of [`Self::native`] it lacks [`Group::Processes`], which the JVM only uses to start programs, and placement of memory on
-    /// nodes (`-XX:+UseNUMA`, which is off unless it is asked for). [`Group::SocketPair`] is what `java.nio` closes descriptors
+    /// Of [`Self::native`] it lacks [`Group::Processes`], which the JVM only uses to start programs, and
+    /// [`Group::Numa`] (`-XX:+UseNUMA`, which is off unless it is asked for). [`Group::SocketPair`] is what `java.nio` closes descriptors
     /// with that other threads use.
     ///
     /// The JVM's network library, which `java.nio` loads too, tries at its start whether IPv4 and IPv6 sockets can be made: three
