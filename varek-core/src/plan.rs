@@ -121,6 +121,7 @@ pub(crate) fn prepare(
     let stderr = std::mem::replace(&mut command.stderr, Output::null()).0;
     let stdin_piped = matches!(stdin, InputKind::Piped);
     // What can be seen to be wrong is wrong before anything is made.
+    unbounded_allowed(sealed, &command)?;
     let placed = placed_program(&command);
     let found = if placed.is_none() {
         let program = find_program(policy, &command.program)?;
@@ -219,6 +220,20 @@ pub(crate) fn prepare(
     Ok((child, run))
 }
 
+/// A directory of the embedder's has no bound, and is refused where the policy requires one.
+fn unbounded_allowed(sealed: &Sealed, command: &Command) -> Result<(), Error> {
+    let required = !sealed.policy.best_effort.contains(&Layer::Scratch);
+    match (&command.scratch, sealed.bound) {
+        (Some(path), Some(_)) if required => Err(Error::Command {
+            what: format!("the scratch directory {}", path.display()),
+            reason: "has no bound, which the policy requires: leave limits.scratch out, or name scratch in \
+                     best_effort"
+                .into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The scratch directory, and whether it is that of the kit.
 fn choose_scratch(
     sealed: &Sealed,
@@ -228,14 +243,6 @@ fn choose_scratch(
     of_kit: Scratch,
 ) -> Result<(Scratch, bool), Error> {
     match (&command.scratch, sealed.bound) {
-        (Some(path), Some(_)) if !sealed.policy.best_effort.contains(&Layer::Scratch) => {
-            Err(Error::Command {
-                what: format!("the scratch directory {}", path.display()),
-                reason: "has no bound, which the policy requires: leave limits.scratch out, or name scratch in \
-                         best_effort"
-                    .into(),
-            })
-        }
         (Some(path), _) => Ok((Scratch::adopt(path, owner)?, false)),
         // What the command itself brings to be executed must be.
         (None, Some(bound)) if bound.no_exec && brings_programs(command) => {
