@@ -188,11 +188,12 @@ fn asks_no_less(rule: &Rule, bound: &Rule) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{Action, Arch, Program, Reporting, SeccompData};
 
-    fn allowed(program: &Program, name: &str, args: [u64; 6]) -> bool {
+    /// Whether the call is allowed with these arguments.
+    pub(crate) fn allowed(program: &Program, name: &str, args: [u64; 6]) -> bool {
         let arch = program.arch();
         let data = SeccompData {
             nr: arch.number(name).unwrap().cast_signed(),

@@ -167,7 +167,8 @@ impl SyscallPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, Arch, Program, Reporting, SeccompData};
+    use crate::shared::tests::allowed;
+    use crate::{Arch, Program, Reporting};
 
     const ROLES: [TcpRole; 3] = [TcpRole::Client, TcpRole::Server, TcpRole::Both];
     const CLOEXEC: u64 = 0o2_000_000;
@@ -175,17 +176,6 @@ mod tests {
     /// Of IP: any, ICMP, TCP, UDP, DCCP, ICMPv6, SCTP, UDP-Lite, raw, SMC, MPTCP; none.
     const PROTOCOLS_OF_STREAMS: [u64; 12] =
         [0, 1, 6, 17, 33, 58, 132, 136, 255, 256, 262, 0xffff_ffff];
-
-    fn allowed(program: &Program, name: &str, args: [u64; 6]) -> bool {
-        let arch = program.arch();
-        let data = SeccompData {
-            nr: arch.number(name).unwrap().cast_signed(),
-            arch: arch.audit(),
-            instruction_pointer: 0,
-            args,
-        };
-        program.evaluate(&data) == Action::Allow
-    }
 
     /// With a policy that has nothing of sockets, one with pairs, one with everything.
     fn programs(role: TcpRole) -> Vec<Program> {
