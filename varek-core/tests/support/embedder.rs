@@ -344,12 +344,18 @@ impl Census {
 
     /// Of an embedder that is doing nothing any more: a sandbox prepares its next runs by itself.
     pub(crate) fn settled(scratch_base: &Path) -> Self {
-        let (mut last, mut same) = (Self::take(scratch_base), 0);
+        // Both: a slow machine takes long over few looks, a fast one is through many in no time.
+        const LOOKS: u32 = 5;
+        const TIME: Duration = Duration::from_millis(300);
+        let (mut last, mut same, mut since) = (Self::take(scratch_base), 0, Instant::now());
         let settled = until(|| {
             let now = Self::take(scratch_base);
-            same = if now == last { same + 1 } else { 0 };
-            last = now;
-            same == 100
+            if now == last {
+                same += 1;
+            } else {
+                (last, same, since) = (now, 0, Instant::now());
+            }
+            same >= LOOKS && since.elapsed() >= TIME
         });
         assert!(settled, "the embedder never comes to rest: {last:?}");
         last
