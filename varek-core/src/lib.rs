@@ -79,6 +79,7 @@ mod removers;
 mod sandbox;
 mod scratch;
 mod spawn;
+mod streams;
 mod strays;
 mod supervisor;
 #[expect(

@@ -27,11 +27,12 @@ use crate::limits::CpuShare;
 use crate::mounts::{self, Bound};
 use crate::outcome::Outcome;
 use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
-use crate::plan::{self, Capture};
+use crate::plan;
 use crate::policy::Policy;
 use crate::removers::Removers;
 use crate::scratch::{self, SWEEP_PATIENCE};
 use crate::spawn::{Job, Spawner};
+use crate::streams::Capture;
 use crate::supervisor::{self, Inbox, Key, Message, Signals};
 use crate::sys;
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::capture::{Buffer, Captured};
 use crate::pipe::{ByteQueue, Drained};
-use crate::plan::Capture;
+use crate::streams::Capture;
 
 /// How much of one stream is read before the other runs have their turn.
 const TURN: usize = 64;

@@ -125,7 +125,7 @@ impl Run {
             denials_total: policy.denials.total,
             denials_per_second: policy.denials.per_second,
         };
-        let none = || crate::plan::Capture::None;
+        let none = || crate::streams::Capture::None;
         let stdout = Pump::new(
             std::mem::replace(&mut plan.stdout, none()),
             policy.limits.output,
