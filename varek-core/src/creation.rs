@@ -43,6 +43,14 @@ impl Creation {
         }
     }
 
+    /// The call, for a child of no group.
+    pub(crate) fn outside(self) -> Way {
+        match self {
+            Self::IntoGroup | Self::Clone3 => Way::Clone3,
+            Self::Clone => Way::Clone,
+        }
+    }
+
     fn next(self) -> Option<Self> {
         match self {
             Self::IntoGroup => Some(Self::Clone3),

@@ -192,48 +192,54 @@ pub enum SetupStep {
     Clone = 0,
     /// Placement in the groups.
     Groups = 1,
-    /// A mount namespace, and in it the scratch directory.
-    Mounts = 2,
+    /// setns(2) into the namespaces of the run, all but its user namespace, and unshare(2) of the cgroup namespace.
+    Namespaces = 2,
+    /// A mount namespace, and in it the scratch directory, and `/proc` of the run's pid namespace.
+    Mounts = 3,
     /// setsid(2).
-    Session = 3,
+    Session = 4,
     /// Signal dispositions and mask.
-    Signals = 4,
+    Signals = 5,
     /// fchdir(2) and umask(2).
-    Directory = 5,
+    Directory = 6,
     /// prlimit(2), except RLIMIT_NOFILE.
-    Rlimits = 6,
+    Rlimits = 7,
+    /// setns(2) into the user namespace of the run.
+    UserNamespace = 8,
     /// Capability sets.
-    Capabilities = 7,
+    Capabilities = 9,
     /// setgroups(2), setresgid(2), setresuid(2).
-    Identity = 8,
+    Identity = 10,
     /// PR_SET_PDEATHSIG and the check that the embedder still lives.
-    ParentDeath = 9,
+    ParentDeath = 11,
     /// PR_SET_NO_NEW_PRIVS.
-    NoNewPrivileges = 10,
+    NoNewPrivileges = 12,
     /// landlock_restrict_self(2).
-    Landlock = 11,
+    Landlock = 13,
     /// seccomp(2).
-    Filter = 12,
+    Filter = 14,
     /// close_range(2) with an own descriptor table.
-    Descriptors = 13,
+    Descriptors = 15,
     /// dup3(2) of stdin, stdout and stderr.
-    Stdio = 14,
+    Stdio = 16,
     /// RLIMIT_NOFILE.
-    OpenFiles = 15,
+    OpenFiles = 17,
     /// execve(2) of the guest's program.
-    Exec = 16,
+    Exec = 18,
 }
 
 impl SetupStep {
     /// Every step, in order.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Clone,
         Self::Groups,
+        Self::Namespaces,
         Self::Mounts,
         Self::Session,
         Self::Signals,
         Self::Directory,
         Self::Rlimits,
+        Self::UserNamespace,
         Self::Capabilities,
         Self::Identity,
         Self::ParentDeath,
@@ -260,11 +266,13 @@ impl fmt::Display for SetupStep {
         f.write_str(match self {
             Self::Clone => "clone",
             Self::Groups => "groups",
+            Self::Namespaces => "namespaces",
             Self::Mounts => "mounts",
             Self::Session => "setsid",
             Self::Signals => "signals",
             Self::Directory => "working directory",
             Self::Rlimits => "rlimits",
+            Self::UserNamespace => "user namespace",
             Self::Capabilities => "capabilities",
             Self::Identity => "identity",
             Self::ParentDeath => "parent death signal",

@@ -111,7 +111,7 @@ impl Drop for Guardian {
 }
 
 /// The program as a sealed file that only this process can reach.
-fn image_file() -> io::Result<OwnedFd> {
+pub(crate) fn image_file() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Before Linux 6.3 there is no such flag, and every memfd can be executed.
     let file = rustix::fs::memfd_create("varek-guardian", flags | MemfdFlags::EXEC)

@@ -4,7 +4,7 @@
 //! of a small program. A thread of the sandbox keeps a few of them ready; a run that finds none makes its
 //! own. Every kit is used once.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -15,6 +15,8 @@ use varek_telemetry::RunId;
 use crate::error::Error;
 use crate::identity::{Lease, UidPool};
 use crate::landlock::Access;
+use crate::namespaces::{Namespace, TMP};
+use crate::reaper::RunNamespaces;
 use crate::sandbox::Sealed;
 use crate::scratch::{PREFIX, Scratch};
 
@@ -24,6 +26,7 @@ pub(crate) struct Kit {
     pub(crate) ruleset: Option<OwnedFd>,
     pub(crate) scratch: Scratch,
     pub(crate) group: Group,
+    pub(crate) namespaces: Option<Arc<RunNamespaces>>,
     pub(crate) lease: Option<Lease>,
 }
 
@@ -37,16 +40,31 @@ impl Kit {
         if let Some(bound) = sealed.bound {
             scratch = scratch.bounded(bound)?;
         }
+        if sealed.has_namespace(Namespace::Mount) {
+            scratch = scratch.seen_at(TMP);
+        }
+        let reapers = sealed.reapers.as_ref();
+        let mut namespaces = reapers.map(|reapers| reapers.make(owner)).transpose()?;
+        let files = namespaces.as_ref().and_then(RunNamespaces::process_files);
+        let in_proc = match (&sealed.grants, files) {
+            (Some(grants), Some(files)) => grants.within(files)?,
+            _ => Vec::new(),
+        };
         let granted = Access::of_scratch(&sealed.policy.filesystem);
         let granted: Vec<_> = granted
             .iter()
             .map(|access| (scratch.directory(), *access))
+            .chain(in_proc.iter().map(|(path, access)| (path.as_fd(), *access)))
             .collect();
         let ruleset = sealed
             .grants
             .as_ref()
             .map(|grants| grants.ruleset(&granted))
             .transpose()?;
+        drop(granted);
+        if let Some(namespaces) = &mut namespaces {
+            namespaces.hold(in_proc.into_iter().map(|(path, _)| path).collect());
+        }
         let group = sealed
             .subtree
             .create(&run.to_string(), &sealed.group_limits)?;
@@ -55,6 +73,7 @@ impl Kit {
             ruleset,
             scratch,
             group,
+            namespaces: namespaces.map(Arc::new),
             lease,
         })
     }

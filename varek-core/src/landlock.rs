@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
@@ -72,6 +72,8 @@ struct Grant {
     path: OwnedFd,
     access: Access,
     directory: bool,
+    /// Its path beneath `/proc`, where it is there.
+    in_proc: Option<PathBuf>,
 }
 
 /// The paths of a policy, open, and which of them this host does not have.
@@ -118,11 +120,16 @@ impl Grants {
         match rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(low) => {
                 let directory = is_directory(low.as_fd()).map_err(failed)?;
-                let path = above_stdio(low).map_err(failed)?;
+                let in_proc = path.strip_prefix("/proc").ok().map(Path::to_owned);
+                let named = |path: &PathBuf| {
+                    let mut parts = path.components();
+                    parts.all(|part| matches!(part, Component::Normal(_)))
+                };
                 self.open.push(Grant {
-                    path,
+                    path: above_stdio(low).map_err(failed)?,
                     access,
                     directory,
+                    in_proc: in_proc.filter(named),
                 });
             }
             // A path that the embedder cannot reach cannot be granted either: a narrower sandbox, reported.
@@ -155,6 +162,27 @@ impl Grants {
         let made: Option<OwnedFd> = ruleset.into();
         let made = made.ok_or_else(|| Error::io("landlock_create_ruleset", Errno::NOSYS))?;
         above_stdio(made).map_err(|errno| Error::io("duplicate the Landlock ruleset", errno))
+    }
+
+    /// What is granted beneath `/proc`, in this other procfs; what is not there is left out.
+    pub(crate) fn within(&self, proc: BorrowedFd<'_>) -> Result<Vec<(OwnedFd, Access)>, Error> {
+        let mut found = Vec::new();
+        for grant in &self.open {
+            let Some(path) = &grant.in_proc else { continue };
+            // The root itself is the empty path.
+            let path = Path::new(".").join(path);
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            match rustix::fs::openat(proc, &path, flags, Mode::empty()) {
+                Ok(low) => {
+                    let open = above_stdio(low)
+                        .map_err(|errno| Error::io_at("open the granted path", &path, errno))?;
+                    found.push((open, grant.access));
+                }
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
+                Err(errno) => return Err(Error::io_at("open the granted path", path, errno)),
+            }
+        }
+        Ok(found)
     }
 
     /// Adds one more grant to a ruleset that was made here.

@@ -11,6 +11,7 @@ use crate::host::{Host, IdRange, MountSupport, Refusal};
 use crate::identity::{Identity, UidRange};
 use crate::limits::Overflow;
 use crate::mounts::Bound;
+use crate::namespaces;
 use crate::network::Network;
 use crate::policy::Policy;
 
@@ -31,6 +32,8 @@ pub(crate) struct Layers {
     pub(crate) cpu: bool,
     /// What the scratch directory of a run holds at most.
     pub(crate) scratch: Option<Bound>,
+    /// A run has the namespaces that the policy names.
+    pub(crate) namespaces: bool,
     /// The above, and what every run has, for people.
     pub(crate) enforcement: Enforcement,
 }
@@ -96,6 +99,7 @@ pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing
     decisions.take(Layer::Identity, identity(policy, host, notify));
     let bound = Bound::of(policy, host.page_size);
     let bounded = decisions.take(Layer::Scratch, scratch(bound, host));
+    let asked = decisions.take(Layer::Namespaces, namespaces(policy, host, uid));
     decisions.take(Layer::Rlimits, Verdict::Enforced(rlimits(policy)));
     decisions.take(Layer::Watchdog, watchdog(policy, host));
     let Decisions {
@@ -113,6 +117,7 @@ pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing
             pids,
             cpu,
             scratch: bound.filter(|_| bounded),
+            namespaces: asked,
             enforcement,
         })
     } else {
@@ -260,6 +265,40 @@ pub(crate) fn unbounded_scratch(bound: Bound, has: &str, remedy: &str) -> Missin
             "{has}, so that it is a private directory on disk, removed afterwards, whose total size nothing bounds"
         ),
         format!("{remedy}; or name scratch in best_effort, or leave limits.scratch out"),
+    )
+}
+
+fn namespaces(policy: &Policy, host: &Host, uid: Uid) -> Verdict {
+    if policy.namespaces.is_empty() {
+        return Verdict::NotAsked;
+    }
+    match (uid, &host.mounts) {
+        (Uid::Own, MountSupport::Allowed) => {
+            Verdict::Enforced(namespaces::names(&policy.namespaces))
+        }
+        (Uid::Own, refused) => Verdict::Lacking(no_namespaces(
+            policy,
+            &refused.to_string(),
+            refused.remedy().unwrap_or_default(),
+        )),
+        (Uid::Shared { .. }, _) => Verdict::Lacking(no_namespaces(
+            policy,
+            "gives guests the embedder's uid, and makes them no namespaces",
+            "run this program as root with CAP_SYS_ADMIN",
+        )),
+    }
+}
+
+/// What to say where runs get no namespaces.
+pub(crate) fn no_namespaces(policy: &Policy, has: &str, remedy: &str) -> Missing {
+    missing(
+        Layer::Namespaces,
+        format!(
+            "namespaces of a run's own: {}",
+            namespaces::names(&policy.namespaces)
+        ),
+        has,
+        format!("{remedy}; or name namespaces in best_effort, or leave them out of the policy"),
     )
 }
 

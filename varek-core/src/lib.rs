@@ -69,18 +69,21 @@ mod landlock;
 mod layers;
 mod limits;
 mod mounts;
+mod namespaces;
 mod network;
 mod outcome;
 mod pipe;
+mod places;
 mod plan;
 mod policy;
 mod presets;
+mod reaper;
 mod removers;
 mod sandbox;
 mod scratch;
 mod spawn;
-mod streams;
 mod strays;
+mod streams;
 mod supervisor;
 #[expect(
     unsafe_code,
@@ -105,11 +108,13 @@ pub use host::{
 };
 pub use identity::{Identity, UidRange};
 pub use limits::{CpuShare, DenialBudget, GIB, KIB, Limits, MIB, Overflow, ParseCpuShareError};
+pub use namespaces::Namespace;
 pub use network::Network;
 pub use outcome::{Denials, DeniedCall, Outcome, Violation};
 pub use pipe::{ChildInput, ChildOutput};
+pub use places::WhenFull;
 pub use policy::Policy;
-pub use sandbox::{Sandbox, SandboxBuilder, WhenFull};
+pub use sandbox::{Sandbox, SandboxBuilder};
 pub use varek_seccomp::{FLOOR, Group as SyscallGroup, Rule, SyscallPolicy};
 pub use varek_telemetry::{
     Answer, Cause, Cleanup, Denial, Enforcement, Event, EventKind, Flushed, Layer, LayerStatus,

@@ -11,22 +11,24 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
+    fsmount, fsopen, open_tree,
 };
 
 use crate::child::Mounts;
-use crate::child::clone::sys::{MountTrial, Way, clone_mounts};
+use crate::child::clone::sys::{MountTrial, clone_mounts};
 use crate::creation::{self, Creation};
 use crate::policy::Policy;
+use crate::reaper::RunNamespaces;
 use crate::sys;
 
 /// Where POSIX shared memory and semaphores live (shm_overview(7)).
@@ -100,6 +102,19 @@ pub(crate) fn scratch(bound: Bound, owner: Option<(u32, u32)>) -> Result<OwnedFd
     Ok(made)
 }
 
+/// The directory once more, as a mount that is nowhere, at 3 or above.
+///
+/// # References
+///
+/// open_tree(2).
+pub(crate) fn copy_of(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let low = open_tree(directory, c"", flags)?;
+    rustix::io::fcntl_dupfd_cloexec(&low, 3)
+}
+
 /// Whether a child can mount its scratch directory here, found out by one that ends at once. `base` stands for the
 /// directory that is mounted on, in a namespace that goes with the child.
 ///
@@ -110,20 +125,16 @@ pub(crate) fn trial(base: &Path, bound: Bound, creation: Creation) -> io::Result
     let mount = scratch(bound, None)?;
     let path = CString::new(base.as_os_str().as_bytes())?;
     let mounts = Mounts {
-        scratch: mount.as_raw_fd(),
-        path: &path,
+        scratch: Some((mount.as_raw_fd(), &path)),
         shared_memory: is_directory(SHARED_MEMORY),
+        process_files: None,
     };
     let trial = MountTrial {
         mounts,
         errno: AtomicI32::new(-1),
     };
-    let way = match creation {
-        Creation::Clone => Way::Clone,
-        Creation::IntoGroup | Creation::Clone3 => Way::Clone3,
-    };
     let mut stack = sys::Stack::new()?;
-    creation::watch_trial(|pidfd| clone_mounts(stack.memory(), pidfd, way, &trial))
+    creation::watch_trial(|pidfd| clone_mounts(stack.memory(), pidfd, creation.outside(), &trial))
         .map_err(io::Error::from_raw_os_error)?;
     match trial.errno.load(Ordering::Acquire) {
         0 => Ok(()),
@@ -153,17 +164,26 @@ pub(crate) fn is_free<'a>(mut used: impl Iterator<Item = &'a Path>) -> bool {
 /// What the child mounts, kept by the plan until the clone has returned.
 #[derive(Debug)]
 pub(crate) struct MountPlan {
-    pub(crate) scratch: OwnedFd,
-    pub(crate) path: CString,
+    /// A mount that is nowhere, and where it goes.
+    pub(crate) scratch: Option<(OwnedFd, CString)>,
     pub(crate) shared_memory: bool,
+    /// The procfs of this pid namespace.
+    pub(crate) namespaces: Option<Arc<RunNamespaces>>,
 }
 
 impl MountPlan {
     pub(crate) fn for_child(&self) -> Mounts<'_> {
         Mounts {
-            scratch: self.scratch.as_raw_fd(),
-            path: &self.path,
+            scratch: self
+                .scratch
+                .as_ref()
+                .map(|(mount, path)| (mount.as_raw_fd(), path.as_c_str())),
             shared_memory: self.shared_memory,
+            process_files: self
+                .namespaces
+                .as_ref()
+                .and_then(|namespaces| namespaces.process_files())
+                .map(|files| files.as_raw_fd()),
         }
     }
 }

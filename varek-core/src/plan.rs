@@ -26,8 +26,10 @@ use crate::identity::Lease;
 use crate::kits::{Kit, Kits};
 use crate::landlock::{Access, Grants};
 use crate::mounts::{self, Bound, MountPlan};
+use crate::namespaces::{Namespace, TMP, hidden};
 use crate::pipe::ByteQueue;
 use crate::policy::Policy;
+use crate::reaper::RunNamespaces;
 use crate::sandbox::Sealed;
 use crate::scratch::{PREFIX, Scratch};
 use crate::streams::{Capture, Streams, above_stdio};
@@ -43,6 +45,7 @@ pub(crate) struct ChildPlan {
     pub(crate) placements: Vec<OwnedFd>,
     /// What a child that joins its cgroup2 group locks until it has.
     pub(crate) settling: Option<OwnedFd>,
+    pub(crate) namespaces: Option<Arc<RunNamespaces>>,
     pub(crate) mounts: Option<MountPlan>,
     pub(crate) directory: StartDirectory,
     pub(crate) rlimits: Vec<Rlimit>,
@@ -87,6 +90,8 @@ pub(crate) struct RunPlan {
     pub(crate) scratch_path: PathBuf,
     /// What the scratch layer comes to in this run, where that is not what it comes to in the others.
     pub(crate) scratch_status: Option<LayerStatus>,
+    /// Until they are handed over for their end.
+    pub(crate) namespaces: Option<Arc<RunNamespaces>>,
     /// Given back after everything else that is of this uid.
     pub(crate) lease: Option<Lease>,
     pub(crate) stdin: Option<(OwnedFd, Arc<ByteQueue>)>,
@@ -125,12 +130,15 @@ pub(crate) fn prepare(
         None
     };
 
+    in_sight(sealed, &command, found.as_ref())?;
+
     // Where this fails the last is dropped first: the uid goes back when nothing of it is left.
     let Kit {
         lease,
         run,
         ruleset,
         group,
+        namespaces,
         scratch,
     } = kits.take(sealed)?;
     let identity = lease.as_ref().map(|lease| (lease.uid(), lease.gid()));
@@ -140,19 +148,15 @@ pub(crate) fn prepare(
         (Some(image), _) => image,
         (None, relative) => {
             let relative = relative.unwrap_or_default();
-            let program = scratch.path().join(&relative);
+            let program = scratch.seen().join(&relative);
             Image::open(scratch.directory(), &relative, program, identity.is_some())?
         }
     };
-    let (arguments, environment) = strings(policy, &command, scratch.path())?;
+    let (arguments, environment) = strings(policy, &command, scratch.seen())?;
     let ruleset = match (ruleset, &sealed.grants) {
         (Some(ruleset), Some(grants)) => {
-            image.allow(grants, &ruleset)?;
-            if !of_kit {
-                for access in Access::of_scratch(&policy.filesystem) {
-                    grants.add_to(&ruleset, scratch.directory(), *access)?;
-                }
-            }
+            let scratch = (!of_kit).then_some(&scratch);
+            grant(policy, grants, &ruleset, &image, scratch)?;
             Some((ruleset, grants.own_proc_rights()))
         }
         _ => None,
@@ -164,7 +168,7 @@ pub(crate) fn prepare(
     } else {
         0
     };
-    let mounts = mount_plan(sealed, &command, &scratch, &image)?;
+    let mounts = mount_plan(sealed, &command, &scratch, &image, namespaces.as_ref())?;
     let directory = start_directory(&command, &scratch, mounts.is_some())?;
     let child = ChildPlan {
         report: Arc::new(Report::new()),
@@ -172,6 +176,7 @@ pub(crate) fn prepare(
         group: above_stdio(group.directory())?,
         placements: placements(sealed.creation, &group)?,
         settling: settling(sealed)?,
+        namespaces: namespaces.clone(),
         mounts,
         directory,
         rlimits: rlimits(policy, sealed.most_cpus),
@@ -198,6 +203,7 @@ pub(crate) fn prepare(
             detail: "a directory of the embedder's, given back afterwards; nothing bounds its total size".into(),
         }),
         scratch: Some(scratch),
+        namespaces,
         lease,
         stdin: streams.stdin,
         stdin_piped,
@@ -208,6 +214,23 @@ pub(crate) fn prepare(
         arguments: command.arguments.len(),
     };
     Ok((child, run))
+}
+
+/// What the ruleset of a kit lacks: the program, and a scratch directory that is not the kit's.
+fn grant(
+    policy: &Policy,
+    grants: &Grants,
+    ruleset: &OwnedFd,
+    image: &Image,
+    scratch: Option<&Scratch>,
+) -> Result<(), Error> {
+    image.allow(grants, ruleset)?;
+    if let Some(scratch) = scratch {
+        for access in Access::of_scratch(&policy.filesystem) {
+            grants.add_to(ruleset, scratch.directory(), *access)?;
+        }
+    }
+    Ok(())
 }
 
 /// A directory of the embedder's has no bound, and is refused where the policy requires one.
@@ -224,6 +247,28 @@ fn unbounded_allowed(sealed: &Sealed, command: &Command) -> Result<(), Error> {
     }
 }
 
+/// What the command names is where the guest sees it.
+fn in_sight(sealed: &Sealed, command: &Command, image: Option<&Image>) -> Result<(), Error> {
+    if !sealed.has_namespace(Namespace::Mount) {
+        return Ok(());
+    }
+    let used = [
+        image.map(|image| &image.path),
+        image.and_then(|image| image.interpreter.as_ref()),
+        command.directory.as_ref(),
+    ];
+    match hidden(used.into_iter().flatten().map(PathBuf::as_path)) {
+        None => Ok(()),
+        Some(path) => Err(Error::Command {
+            what: path.display().to_string(),
+            reason: format!(
+                "is out of the guest's sight, whose {TMP} is its scratch directory: move it elsewhere, or leave mount \
+                 out of the policy's namespaces"
+            ),
+        }),
+    }
+}
+
 /// The scratch directory, and whether it is that of the kit.
 fn choose_scratch(
     sealed: &Sealed,
@@ -232,8 +277,15 @@ fn choose_scratch(
     owner: Option<(u32, u32)>,
     of_kit: Scratch,
 ) -> Result<(Scratch, bool), Error> {
+    let seen = |scratch: Scratch| {
+        if sealed.has_namespace(Namespace::Mount) {
+            scratch.seen_at(TMP)
+        } else {
+            scratch
+        }
+    };
     match (&command.scratch, sealed.bound) {
-        (Some(path), _) => Ok((Scratch::adopt(path, owner)?, false)),
+        (Some(path), _) => Ok((seen(Scratch::adopt(path, owner)?), false)),
         // What the command itself brings to be executed must be.
         (None, Some(bound)) if bound.no_exec && brings_programs(command) => {
             drop(of_kit);
@@ -243,7 +295,7 @@ fn choose_scratch(
             };
             let name = format!("{PREFIX}{run}");
             let made = Scratch::create(&sealed.scratch_base, &name, owner)?;
-            Ok((made.bounded(bound)?, false))
+            Ok((seen(made.bounded(bound)?), false))
         }
         (None, _) => Ok((of_kit, true)),
     }
@@ -259,20 +311,33 @@ fn mount_plan(
     command: &Command,
     scratch: &Scratch,
     image: &Image,
+    namespaces: Option<&Arc<RunNamespaces>>,
 ) -> Result<Option<MountPlan>, Error> {
-    if !scratch.to_be_mounted() {
-        return Ok(None);
-    }
     let used = [
         Some(&image.path),
         image.interpreter.as_ref(),
         command.directory.as_ref(),
     ];
-    let used = used.into_iter().flatten().map(PathBuf::as_path);
+    let used = || used.into_iter().flatten().map(PathBuf::as_path);
+    let mount = if scratch.to_be_mounted() {
+        Some(above_stdio(scratch.directory())?)
+    } else if sealed.has_namespace(Namespace::Mount) {
+        let copy = mounts::copy_of(scratch.directory());
+        Some(copy.map_err(|e| Error::io("copy the mount of the scratch directory", e))?)
+    } else {
+        None
+    };
+    let namespaces = namespaces.filter(|namespaces| namespaces.process_files().is_some());
+    if mount.is_none() && namespaces.is_none() {
+        return Ok(None);
+    }
+    let place = || c_string("the scratch directory's path", scratch.seen().as_os_str());
     Ok(Some(MountPlan {
-        scratch: above_stdio(scratch.directory())?,
-        path: c_string("the scratch directory's path", scratch.path().as_os_str())?,
-        shared_memory: sealed.own_shared_memory && mounts::is_free(used),
+        shared_memory: mount.is_some() && sealed.own_shared_memory && mounts::is_free(used()),
+        scratch: mount
+            .map(|mount| Ok::<_, Error>((mount, place()?)))
+            .transpose()?,
+        namespaces: namespaces.cloned(),
     }))
 }
 
@@ -525,6 +590,10 @@ fn start_directory(
     own_mounts: bool,
 ) -> Result<StartDirectory, Error> {
     let Some(path) = &command.directory else {
+        if own_mounts && !scratch.to_be_mounted() {
+            let path = c_string("the scratch directory's path", scratch.seen().as_os_str())?;
+            return Ok(StartDirectory::Path(path));
+        }
         // What is mounted is this very directory.
         return Ok(StartDirectory::Open(above_stdio(scratch.directory())?));
     };

@@ -14,6 +14,7 @@ use crate::error::Problem;
 use crate::filesystem::Filesystem;
 use crate::identity::Identity;
 use crate::limits::{CpuShare, DenialBudget, Limits, Overflow};
+use crate::namespaces::{self, Namespace, TMP};
 use crate::network::Network;
 
 /// What a guest may do: pure data, read from TOML or JSON, written back, compared and digested.
@@ -46,6 +47,9 @@ pub struct Policy {
     /// What the guest reaches over the network: seccomp-bpf, and Landlock for TCP ports.
     #[serde(default)]
     pub network: Network,
+    /// Namespaces of the guest's own; none unless they are named.
+    #[serde(default)]
+    pub namespaces: BTreeSet<Namespace>,
     /// How much: cgroups, setrlimit(2), the watchdog.
     #[serde(default)]
     pub limits: Limits,
@@ -116,6 +120,7 @@ impl Policy {
             syscalls,
             filesystem,
             network: Network::default(),
+            namespaces: BTreeSet::new(),
             limits: Limits::default(),
             overflow: Overflow::default(),
             denials: DenialBudget::default(),
@@ -227,6 +232,20 @@ impl Policy {
         self
     }
 
+    /// Gives the guest namespaces of its own, besides those named before.
+    ///
+    /// ```
+    /// use varek_core::{Namespace, Policy};
+    ///
+    /// let policy = Policy::python().namespaces(Namespace::ALL);
+    /// assert_eq!(policy.namespaces.len(), 7);
+    /// ```
+    #[must_use]
+    pub fn namespaces(mut self, namespaces: impl IntoIterator<Item = Namespace>) -> Self {
+        self.namespaces.extend(namespaces);
+        self
+    }
+
     /// Bounds the denied calls.
     #[must_use]
     pub fn denials(mut self, budget: DenialBudget) -> Self {
@@ -318,6 +337,22 @@ impl Policy {
                 "environment",
                 format!(
                     "has the name {name:?}, which is empty or has '=' or NUL in it, or a value with NUL"
+                ),
+            );
+        }
+        let hidden = self
+            .namespaces
+            .contains(&Namespace::Mount)
+            .then(|| namespaces::hidden(self.filesystem.paths()))
+            .flatten();
+        if let Some(path) = hidden {
+            need(
+                false,
+                "namespaces",
+                format!(
+                    "has mount, with which the guest's {TMP} is its scratch directory and {} is out of its sight: grant \
+                     paths elsewhere, or leave mount out",
+                    path.display()
                 ),
             );
         }

@@ -14,12 +14,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::error::Error;
 use crate::identity::Lease;
+use crate::reaper::RunNamespaces;
 use crate::scratch::Scratch;
 use crate::sys;
 
 /// A scratch directory, and the uid whose files are in it. The tree of that uid is dead.
 pub(crate) struct Remains {
     pub(crate) scratch: Scratch,
+    pub(crate) namespaces: Option<Arc<RunNamespaces>>,
     /// Given back when the directory is gone.
     pub(crate) lease: Option<Lease>,
     /// The guest could send descriptors through sockets.
@@ -135,6 +137,8 @@ impl Removers {
     fn work(&self) {
         while let Some(job) = self.next() {
             let Job { mut remains, done } = job;
+            // Nobody is left in them, and nobody of their uid before it is given back.
+            remains.namespaces = None;
             let result = match remains.scratch.remove(Instant::now() + TURN) {
                 Ok(false) => {
                     self.state().begun.push_back(Job { remains, done });
@@ -218,6 +222,7 @@ mod tests {
         }
         Remains {
             scratch,
+            namespaces: None,
             lease: None,
             sent_descriptors: true,
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,16 @@ use crate::host::{Host, MountSupport};
 use crate::identity::UidPool;
 use crate::kits::Kits;
 use crate::landlock::Grants;
-use crate::layers::{SIGNAL_SCOPE, Uid, absent, layers, unbounded_scratch};
+use crate::layers::{SIGNAL_SCOPE, Uid, absent, layers, no_namespaces, unbounded_scratch};
 use crate::limits::CpuShare;
 use crate::mounts::{self, Bound};
+use crate::namespaces::Namespace;
 use crate::outcome::Outcome;
 use crate::pipe::{ByteQueue, ChildInput, ChildOutput, Notify};
+use crate::places::{Places, WhenFull};
 use crate::plan;
 use crate::policy::Policy;
+use crate::reaper::Reapers;
 use crate::removers::Removers;
 use crate::scratch::{self, SWEEP_PATIENCE};
 use crate::spawn::{Job, Spawner};
@@ -84,12 +87,20 @@ pub(crate) struct Sealed {
     pub(crate) scratch_base: PathBuf,
     /// What a scratch directory holds, where that is bounded.
     pub(crate) bound: Option<Bound>,
+    /// What makes the namespaces of the runs, where they have some.
+    pub(crate) reapers: Option<Reapers>,
     /// The policy grants nothing beneath `/dev/shm`, so that each guest can have one of its own.
     pub(crate) own_shared_memory: bool,
     pub(crate) sink: Option<Queue>,
 }
 
 impl Sealed {
+    /// Whether runs have such a namespace of their own, asked for and to be had.
+    pub(crate) fn has_namespace(&self, namespace: Namespace) -> bool {
+        let reapers = self.reapers.as_ref();
+        reapers.is_some_and(|reapers| reapers.has(namespace))
+    }
+
     /// Ends the guardian once there is nothing left to guard.
     pub(crate) fn dismiss_guardian(&self) {
         let guardian = self
@@ -132,51 +143,6 @@ impl Drop for Engine {
             let most = self.sealed.policy.grace + Duration::from_secs(1);
             self.inbox.wait_ended(most.min(Duration::from_secs(5)));
         }
-    }
-}
-
-/// What a run does when as many guests run as the sandbox may have at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// Wait for a place, in no particular order.
-    #[default]
-    Wait,
-    /// Fail with [`Error::Full`].
-    Refuse,
-}
-
-/// The places that a sandbox has for guests.
-struct Places {
-    limit: usize,
-    when_full: WhenFull,
-    taken: Mutex<usize>,
-    freed: Condvar,
-}
-
-struct Place(Arc<Places>);
-
-impl Places {
-    fn take(self: &Arc<Self>) -> Result<Place, Error> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while *taken >= self.limit {
-            if self.when_full == WhenFull::Refuse {
-                return Err(Error::Full { limit: self.limit });
-            }
-            taken = self
-                .freed
-                .wait(taken)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        *taken += 1;
-        Ok(Place(self.clone()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.freed.notify_one();
     }
 }
 
@@ -243,12 +209,7 @@ impl SandboxBuilder {
     /// [`Error::Policy`] with every problem of the policy; [`Error::Unsupported`] with everything that it
     /// requires and the host lacks; [`Error::Syscalls`], [`Error::Group`] or [`Error::Io`] where the host fails.
     pub fn build(self) -> Result<Sandbox, Error> {
-        let places = Arc::new(Places {
-            limit: self.limit,
-            when_full: self.when_full,
-            taken: Mutex::new(0),
-            freed: Condvar::new(),
-        });
+        let places = Places::new(self.limit, self.when_full);
         let sealed = Arc::new(self.seal()?);
         let inbox = Inbox::new().map_err(|e| Error::io("eventfd", e))?;
         let spawner = Spawner::start().map_err(|e| Error::io("start the spawner thread", e))?;
@@ -335,6 +296,7 @@ impl SandboxBuilder {
         let creation = creation(&host, trial.directory(), &mut enforcement)?;
         drop(trial);
         let bound = bounded_scratch(bound, &policy, &scratch_base, creation, &mut enforcement)?;
+        let reapers = namespaces(asked.namespaces, &policy, creation, &mut enforcement)?;
         // Behind the sweep of the groups, whose processes may have had these uids.
         if asked.uid != Uid::Own {
             // What is left stays for the next sweep: nobody meets it, since every run has a directory of its own.
@@ -381,6 +343,7 @@ impl SandboxBuilder {
             ),
             scratch_base,
             bound,
+            reapers,
             sink,
             host,
             policy,
@@ -406,6 +369,34 @@ fn bounded_scratch(
     let missing = unbounded_scratch(bound, &refused.to_string(), remedy);
     if policy.best_effort.contains(&Layer::Scratch) {
         enforcement.record(Layer::Scratch, absent(&missing));
+        return Ok(None);
+    }
+    Err(Error::Unsupported {
+        missing: vec![missing],
+    })
+}
+
+/// What makes the namespaces of the runs, where they can be had here: something else than what [`Host::probe`] asks may
+/// refuse them.
+fn namespaces(
+    asked: bool,
+    policy: &Policy,
+    creation: Creation,
+    enforcement: &mut Enforcement,
+) -> Result<Option<Reapers>, Error> {
+    if !asked {
+        return Ok(None);
+    }
+    let reapers = Reapers::new(&policy.namespaces, creation)?;
+    let first = policy.identity.range().first;
+    let Err(error) = reapers.make(Some((first, first))) else {
+        return Ok(Some(reapers));
+    };
+    let has = format!("refuses this program to {error}");
+    let remedy = "let the profile of the container or service (seccomp, AppArmor) allow namespaces";
+    let missing = no_namespaces(policy, &has, remedy);
+    if policy.best_effort.contains(&Layer::Namespaces) {
+        enforcement.record(Layer::Namespaces, absent(&missing));
         return Ok(None);
     }
     Err(Error::Unsupported {

@@ -37,6 +37,8 @@ const PLACE: OFlags = OFlags::PATH
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
+    /// Where the guest has it, where that is another place.
+    seen: Option<PathBuf>,
     directory: OwnedFd,
     /// Uid and gid of the guest, where they are not the embedder's.
     owner: Option<(u32, u32)>,
@@ -88,6 +90,7 @@ impl Scratch {
             .map_err(|errno| failed("make the scratch directory", errno))?;
         let scratch = Self {
             path: resolved.join(name),
+            seen: None,
             directory,
             owner,
             process: std::process::id(),
@@ -167,6 +170,7 @@ impl Scratch {
             // Where it fails half way, dropping the value gives back what had been given.
             let given = Self {
                 path: resolved,
+                seen: None,
                 directory,
                 owner,
                 process: std::process::id(),
@@ -180,6 +184,7 @@ impl Scratch {
         }
         Ok(Self {
             path: resolved,
+            seen: None,
             directory,
             owner,
             process: std::process::id(),
@@ -191,6 +196,17 @@ impl Scratch {
     /// Its path, without links in it.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The same, for a guest in whose mounts it is there.
+    pub(crate) fn seen_at(mut self, path: &str) -> Self {
+        self.seen = Some(path.into());
+        self
+    }
+
+    /// The path by which the guest reaches it.
+    pub(crate) fn seen(&self) -> &Path {
+        self.seen.as_ref().unwrap_or(&self.path)
     }
 
     /// O_PATH, 3 or above, close-on-exec.
@@ -388,6 +404,7 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
         };
         let mut scratch = Scratch {
             path: entry.path(),
+            seen: None,
             directory,
             owner: None,
             process: std::process::id(),

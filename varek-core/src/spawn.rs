@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::process::DumpableBehavior;
+use rustix::process::{DumpableBehavior, PidfdFlags, pidfd_open};
 
 use crate::child::clone::sys::clone_vfork;
 use crate::child::sys as child_sys;
@@ -21,6 +21,7 @@ use crate::child::{Report, Setup, step};
 use crate::error::SetupStep;
 use crate::mounts::MountPlan;
 use crate::plan::ChildPlan;
+use crate::reaper;
 use crate::strays::{self, Listener};
 use crate::sys;
 
@@ -50,10 +51,10 @@ impl Born {
         }
     }
 
-    /// Nothing was made, because it could not have been put into its group.
-    fn unplaced(error: io::Error) -> Self {
+    /// Nothing was made, because the child could not have gone through with this step.
+    fn unmade(step: SetupStep, error: io::Error) -> Self {
         Self {
-            failure: Some((SetupStep::Groups, error)),
+            failure: Some((step, error)),
             ..Self::stillborn(io::ErrorKind::Other.into())
         }
     }
@@ -205,18 +206,27 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
     let arguments = sys::ExecArray::new(&plan.arguments);
     let environment = sys::ExecArray::new(&plan.environment);
     if let Err(error) = plan.settling.as_ref().map_or(Ok(()), settle) {
-        return Born::unplaced(error);
+        return Born::unmade(SetupStep::Groups, error);
     }
+    let own_pids = plan
+        .namespaces
+        .as_ref()
+        .is_some_and(|namespaces| namespaces.pid().is_some());
     let setup = Setup {
         report,
         groups: &groups,
         settling: plan.settling.as_ref().map(AsRawFd::as_raw_fd),
+        namespaces: plan
+            .namespaces
+            .as_ref()
+            .map(|namespaces| namespaces.for_child())
+            .unwrap_or_default(),
         mounts: plan.mounts.as_ref().map(MountPlan::for_child),
         directory: plan.directory.for_child(),
         rlimits: &plan.rlimits,
         privileged: plan.privileged,
         identity: plan.identity,
-        parent: std::process::id(),
+        parent: if own_pids { 0 } else { std::process::id() },
         ruleset: plan
             .ruleset
             .as_ref()
@@ -237,6 +247,16 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
         hold_at: plan.hold_at,
     };
     let way = plan.creation.way(plan.group.as_fd());
+    // The thread itself stays where it is, and so do its children when it has come back.
+    let pids = plan
+        .namespaces
+        .as_ref()
+        .and_then(|namespaces| namespaces.pid());
+    if let Some(reaper) = pids
+        && let Err(error) = reaper::be_born_in(reaper)
+    {
+        return Born::unmade(SetupStep::Namespaces, error);
+    }
     let in_set_up = SetupWindow::enter();
     let cloned = match child_sys::signal_mask(u64::MAX) {
         Err(errno) => Err(errno),
@@ -247,6 +267,10 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
             cloned
         }
     };
+    if pids.is_some() {
+        // Where this fails the next clone of this thread enters another one first: they are of one sandbox.
+        let _ = come_back();
+    }
     let pid = match cloned {
         Ok(pid) => pid,
         Err(errno) => return Born::stillborn(io::Error::from_raw_os_error(errno)),
@@ -264,7 +288,11 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
     let own_proc = sys::adopt_descriptor(report.own_proc.load(Ordering::Acquire));
     let last_step = report.step.load(Ordering::Acquire);
     if last_step == step::LANDLOCK && own_proc.is_none() {
-        strays::close_own_proc(pid);
+        let files = plan
+            .namespaces
+            .as_ref()
+            .and_then(|namespaces| namespaces.process_files());
+        strays::close_own_proc(pid, files);
     }
     let stray = last_step == step::FILTER && listener.is_none() && plan.filter_flags != 0;
     drop(in_set_up);
@@ -277,6 +305,12 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
         stray,
         failure,
     }
+}
+
+/// Children of this thread are born in its own pid namespace again.
+fn come_back() -> io::Result<()> {
+    let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+    reaper::be_born_in(own)
 }
 
 /// Closes listeners that children left, now or when no child is in set-up any more. To be called when the

@@ -62,14 +62,29 @@ pub(crate) fn close_listeners() {
     }
 }
 
-/// Closes the `/proc` entry that a child of this pid, now dead, left unpublished.
-pub(crate) fn close_own_proc(pid: u32) {
+/// Closes the `/proc` entry that a child of this pid, now dead, left unpublished; of the run's own procfs, where it has
+/// one, in which a process's entry is a number too.
+pub(crate) fn close_own_proc(pid: u32, files: Option<BorrowedFd<'_>>) {
+    let device = |fd| rustix::fs::fstat(fd).ok().map(|stat| stat.st_dev);
+    let own = files.and_then(device);
     let entry = format!("/proc/{pid}");
     for (number, target) in descriptors() {
-        if target == entry {
+        let left = match own {
+            None => target == entry,
+            Some(_) => is_a_process(&target) && device(sys::borrow_descriptor(number)) == own,
+        };
+        if left {
             drop(sys::adopt_descriptor(number));
         }
     }
+}
+
+/// Whether the last part of the path is a number.
+fn is_a_process(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    // A process that is gone is a path with more behind it.
+    let name = name.split(' ').next().unwrap_or_default();
+    name.parse::<u32>().is_ok()
 }
 
 fn descriptors() -> Vec<(RawFd, String)> {

@@ -334,9 +334,9 @@ const GUARDIAN_SIZE: usize = 192;
 
 /// The guardian's program. It never runs in this process: its bytes become a program of its own.
 ///
-/// It closes every descriptor but 0, 1 and 2, blocks every signal, so that what is sent to all processes of
-/// a service does not end it before the embedder, reads a byte from 0, and if there is none because the last
-/// writer is gone, writes `1` to 2 and then to 1.
+/// It closes every descriptor but 0, 1 and 2, blocks every signal, so that what is sent to all processes of a service
+/// does not end it before the embedder, takes its first argument for its name, reads a byte from 0, and if there is none
+/// because the last writer is gone, writes `1` to 2 and then to 1.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn guardian_entry() -> ! {
@@ -349,13 +349,13 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "syscall",
         "mov eax, 14", // rt_sigprocmask(SIG_SETMASK, all, NULL, 8)
         "mov edi, 2",
-        "lea rsi, [rip + 7f]",
+        "lea rsi, [rip + 6f]",
         "xor edx, edx",
         "mov r10d, 8",
         "syscall",
-        "mov eax, 157", // prctl(PR_SET_NAME, "varek-guardian")
+        "mov eax, 157", // prctl(PR_SET_NAME, argv[0])
         "mov edi, 15",
-        "lea rsi, [rip + 6f]",
+        "mov rsi, [rsp + 8]",
         "syscall",
         "3:",
         "xor eax, eax", // read(0, stack, 1)
@@ -383,8 +383,6 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "5:",
         ".ascii \"1\"",
         "6:",
-        ".asciz \"varek-guardian\"",
-        "7:",
         ".byte 255, 255, 255, 255, 255, 255, 255, 255",
         ".skip {size} - (. - 2b)",
         size = const GUARDIAN_SIZE,
@@ -393,9 +391,9 @@ unsafe extern "C" fn guardian_entry() -> ! {
 
 /// The guardian's program. It never runs in this process: its bytes become a program of its own.
 ///
-/// It closes every descriptor but 0, 1 and 2, blocks every signal, so that what is sent to all processes of
-/// a service does not end it before the embedder, reads a byte from 0, and if there is none because the last
-/// writer is gone, writes `1` to 2 and then to 1.
+/// It closes every descriptor but 0, 1 and 2, blocks every signal, so that what is sent to all processes of a service
+/// does not end it before the embedder, takes its first argument for its name, reads a byte from 0, and if there is none
+/// because the last writer is gone, writes `1` to 2 and then to 1.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn guardian_entry() -> ! {
@@ -408,13 +406,13 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "svc #0",
         "mov x8, #135", // rt_sigprocmask(SIG_SETMASK, all, NULL, 8)
         "mov x0, #2",
-        "adr x1, 7f",
+        "adr x1, 6f",
         "mov x2, #0",
         "mov x3, #8",
         "svc #0",
-        "mov x8, #167", // prctl(PR_SET_NAME, "varek-guardian")
+        "mov x8, #167", // prctl(PR_SET_NAME, argv[0])
         "mov x0, #15",
-        "adr x1, 6f",
+        "ldr x1, [sp, #8]",
         "svc #0",
         "3:",
         "mov x8, #63", // read(0, stack, 1)
@@ -441,8 +439,6 @@ unsafe extern "C" fn guardian_entry() -> ! {
         "5:",
         ".ascii \"1\"",
         "6:",
-        ".asciz \"varek-guardian\"",
-        "7:",
         ".byte 255, 255, 255, 255, 255, 255, 255, 255",
         ".skip {size} - (. - 2b)",
         size = const GUARDIAN_SIZE,

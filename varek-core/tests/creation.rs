@@ -15,7 +15,7 @@ mod embedder;
 mod support;
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use embedder::sys::{Instruction, filter};
 use embedder::{Census, again, own_uids, passes};
@@ -24,16 +24,6 @@ use varek_core::{
     Cause, Command, Error, Host, Input, Layer, LayerStatus, MIB, Output, Policy, Resource, Sandbox,
     SetupStep, Termination,
 };
-
-/// A wall clock that is waited for: a deadline that an honest set-up is through with long before, on emulated machines too.
-fn short() -> Duration {
-    const RUNS: u32 = 20;
-    let begun = Instant::now();
-    if let Ok(sandbox) = Sandbox::new(own_uids(Policy::native())) {
-        sandbox.run(Command::new("/bin/true")).unwrap();
-    }
-    (begun.elapsed() * RUNS).max(Duration::from_secs(4))
-}
 
 /// How the embedder's host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,7 +283,7 @@ fn a_tree_ends_by_its_deadline_a_kill_or_a_drop_in_every_way() {
                     \x20   while True: signal.pause()\n\
                     print('up', flush=True)\n\
                     signal.pause()";
-        let Some(short) = way.sandbox(name, python().wall_clock(short())) else {
+        let Some(short) = way.sandbox(name, python().wall_clock(seconds(4))) else {
             return;
         };
         let outcome = run(&short, "while True: pass");
@@ -407,7 +397,7 @@ mod held {
         in_every_way(name, |way| {
             let scratch = embedder::scratch_base();
             let before = Census::settled(scratch.path());
-            let mut policy = Policy::native().wall_clock(short());
+            let mut policy = Policy::native().wall_clock(seconds(4));
             policy.grace = seconds(30);
             let built = Sandbox::builder(own_uids(policy))
                 .host(way.host())

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use embedder::{Victim, again, groups_of, own_uids, pidfd, readable, until};
 use support::sandbox_or_not_run;
-use varek_core::{Command, Input, Output, Policy, Sandbox};
+use varek_core::{Command, Input, Namespace, Output, Policy, Sandbox};
 
 const SCRATCH: &str = "VAREK_TEST_SCRATCH";
 
@@ -217,6 +217,37 @@ fn descendants_die_with_the_embedder_by_its_guardian() {
 }
 
 #[test]
+fn everything_in_a_pid_namespace_dies_with_the_embedder_without_a_guardian() {
+    let name = test_name!();
+    let kind = || Policy::python().namespaces([Namespace::Pid]);
+    if embedder::role().is_some() {
+        let command = Command::python(TREE).stdout(stdout());
+        let outcome = doomed(kind()).run(command).unwrap();
+        panic!("the tree ended: {outcome}");
+    }
+    if sandbox_or_not_run(name, policy(kind())).is_none() {
+        return;
+    }
+    let mut doomed = Doomed::start(name, "embedder");
+    // The pids that they say are those of the namespace.
+    for _ in 0..3 {
+        doomed.victim.says("process=");
+    }
+    let tree: Vec<_> = embedder::members_of(doomed.victim.id())
+        .into_iter()
+        .map(pidfd)
+        .collect();
+    assert_eq!(tree.len(), 3);
+    doomed.kill_guardians();
+    assert!(!tree.iter().any(embedder::is_readable));
+    doomed.victim.kill();
+    for process in &tree {
+        readable(process);
+    }
+    doomed.leaves_nothing_after_a_sweep(name);
+}
+
+#[test]
 fn without_the_guardian_descendants_die_by_the_next_sweep() {
     let name = test_name!();
     if embedder::role().is_some() {
@@ -312,8 +343,16 @@ mod held {
             .filter(|step| *step != SetupStep::Clone)
     }
 
-    fn hold(at: &str) {
-        let sandbox = doomed(Policy::native());
+    fn kind() -> Policy {
+        Policy::native()
+    }
+
+    fn apart() -> Policy {
+        Policy::native().namespaces(Namespace::ALL)
+    }
+
+    fn hold(at: &str, kind: Policy) {
+        let sandbox = doomed(kind);
         println!("ready=");
         let outcome = sandbox.run(Command::new("/bin/true").hold_at(step(at)));
         panic!("the set-up ended: {outcome:?}");
@@ -322,10 +361,19 @@ mod held {
     #[test]
     fn a_child_in_set_up_dies_with_the_embedder_at_every_step_without_a_guardian() {
         let name = test_name!();
+        dies_at_every_step(name, kind);
+    }
+
+    #[test]
+    fn a_child_in_set_up_of_namespaces_dies_with_the_embedder_at_every_step_without_a_guardian() {
+        dies_at_every_step(test_name!(), apart);
+    }
+
+    fn dies_at_every_step(name: &str, kind: fn() -> Policy) {
         if let Some(role) = embedder::role() {
-            return hold(&role);
+            return hold(&role, kind());
         }
-        if sandbox_or_not_run(name, policy(Policy::native())).is_none() {
+        if sandbox_or_not_run(name, policy(kind())).is_none() {
             return;
         }
         for step in steps() {

@@ -28,6 +28,8 @@ pub enum Layer {
     Identity,
     /// A private scratch directory of a bounded size.
     Scratch,
+    /// Namespaces of a run's own: namespaces(7).
+    Namespaces,
     /// Limits of each process: setrlimit(2).
     Rlimits,
     /// The wall-clock watchdog.
@@ -46,6 +48,7 @@ impl fmt::Display for Layer {
             Self::Network => "network",
             Self::Identity => "identity",
             Self::Scratch => "scratch",
+            Self::Namespaces => "namespaces",
             Self::Rlimits => "rlimits",
             Self::Watchdog => "watchdog",
         })

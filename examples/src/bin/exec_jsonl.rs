@@ -35,12 +35,12 @@ too where there is `code`. An unknown field makes the request invalid.
   stdin              "text", {"base64": …} or {"file": "path"}; else the guest reads /dev/null
   events             true: the response has the run's events
   network            "denied" (the default), "host", or {"tcp": {"connect": [443], "bind": []}}
-  namespaces         refused: this version has no such layer
+  namespaces         ["pid", "mount", "ipc", "uts", "net", "cgroup", "user"], or "all"; none unless they are said
 
 A response is one line with `line` (the request's line number), `id` and `status`:
 
   ok           the guest ran; `outcome` says how it ended, `summary` in one line
-  unsupported  this host or this version cannot enforce what was asked; see `reason`
+  unsupported  this host cannot enforce what was asked; see `reason`
   spawn_error  the program could not be started; see `reason`
   invalid      no request, or a policy that contradicts itself; see `reason`
   error        VAREK itself failed; see `reason`

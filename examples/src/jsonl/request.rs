@@ -60,8 +60,7 @@ pub struct Request {
     pub events: Option<bool>,
     /// The policy's `network`; `false` and `"none"` mean `"denied"`.
     pub network: Option<Value>,
-    /// Of no effect but to be refused: there is no namespace layer. `false`, `"none"` and `[]` are
-    /// accepted.
+    /// The policy's `namespaces`; `true` and `"all"` are all of them, `false` and `"none"` none.
     pub namespaces: Option<Value>,
 }
 

@@ -1,17 +1,10 @@
 //! The policy of a request: a preset or a whole policy, changed by the request's other fields.
 
 use serde_json::{Map, Value, json};
-use varek_core::Policy;
+use varek_core::{Namespace, Policy};
 
 use super::request::Request;
 use super::respond::Refusal;
-
-/// Layers that people ask for and that this version does not have, with what it has instead.
-const UNBUILT: [(&str, &str); 1] = [(
-    "namespaces",
-    "a guest runs in the embedder's namespaces, bounded by seccomp, Landlock, control groups and a \
-     uid of its own",
-)];
 
 /// Limits that can be absent: null takes them away, and does not bring back the default.
 const NULLABLE: [&str; 6] = ["memory", "cpu", "pids", "cpu_time", "scratch", "file_size"];
@@ -20,11 +13,10 @@ const NULLABLE: [&str; 6] = ["memory", "cpu", "pids", "cpu_time", "scratch", "fi
 ///
 /// # Errors
 ///
-/// A refusal for what is no policy, and for layers that this version does not have.
+/// A refusal for what is no policy.
 pub fn policy(request: &Request) -> Result<Policy, Refusal> {
     let mut value = base(request.policy.as_ref())?;
     if let Some(overrides) = &request.overrides {
-        refuse_unbuilt(overrides)?;
         apply(&mut value, overrides.clone());
     }
     apply(&mut value, shorthand(request)?);
@@ -44,11 +36,8 @@ pub fn policy(request: &Request) -> Result<Policy, Refusal> {
         &["best_effort"],
         request.best_effort.iter().flatten().map(|name| json!(name)),
     );
-    refuse_unbuilt_layers(&value)?;
     durations(&mut value)?;
-    let policy = typed(value)?;
-    refuse_unkept(request)?;
-    Ok(policy)
+    typed(value)
 }
 
 fn typed(value: Value) -> Result<Policy, Refusal> {
@@ -65,9 +54,7 @@ fn base(source: Option<&Value>) -> Result<Value, Refusal> {
             ))
         })?,
         Some(Value::Object(whole)) => {
-            refuse_unbuilt(whole)?;
             let mut value = Value::Object(whole.clone());
-            refuse_unbuilt_layers(&value)?;
             durations(&mut value)?;
             typed(value)?
         }
@@ -90,6 +77,7 @@ fn shorthand(request: &Request) -> Result<Map<String, Value>, Refusal> {
         ("grace", request.grace.clone()),
         ("identity", request.identity.clone()),
         ("network", network(request.network.as_ref())?),
+        ("namespaces", namespaces(request.namespaces.as_ref())),
         (
             "search_path",
             request.search_path.as_ref().map(|paths| json!(paths)),
@@ -110,6 +98,22 @@ fn network(asked: Option<&Value>) -> Result<Option<Value>, Refusal> {
              {\"tcp\": {\"connect\": [PORT, …], \"bind\": [PORT, …]}}",
         )),
         other => Ok(other.cloned()),
+    }
+}
+
+/// `false` and `"none"` are none, `true` and `"all"` are all.
+fn namespaces(asked: Option<&Value>) -> Option<Value> {
+    let named = |word: &str| match asked {
+        Some(Value::Bool(all)) => *all == (word == "all"),
+        Some(Value::String(text)) => text == word,
+        _ => false,
+    };
+    if named("none") {
+        Some(json!([]))
+    } else if named("all") {
+        Some(json!(Namespace::ALL))
+    } else {
+        asked.cloned()
     }
 }
 
@@ -201,43 +205,6 @@ fn durations(policy: &mut Value) -> Result<(), Refusal> {
         *place = Value::String(humantime::format_duration(duration).to_string());
     }
     Ok(())
-}
-
-fn refusal(name: &str, instead: &str) -> Refusal {
-    Refusal::unsupported(format!(
-        "this version has no {name} layer: {instead}; leave it out"
-    ))
-}
-
-/// Fields of a policy that name a layer to come.
-fn refuse_unbuilt(policy: &Map<String, Value>) -> Result<(), Refusal> {
-    let found = UNBUILT
-        .iter()
-        .find(|(name, _)| policy.get(*name).is_some_and(|value| !value.is_null()));
-    found.map_or(Ok(()), |(name, instead)| Err(refusal(name, instead)))
-}
-
-/// Best effort for a layer that nobody has built would be no effort.
-fn refuse_unbuilt_layers(policy: &Value) -> Result<(), Refusal> {
-    let layers = policy.get("best_effort").and_then(Value::as_array);
-    let named = |name: &str| layers.into_iter().flatten().any(|layer| layer == name);
-    let found = UNBUILT.iter().find(|(name, _)| named(name));
-    found.map_or(Ok(()), |(name, instead)| Err(refusal(name, instead)))
-}
-
-/// `namespaces` asks for nothing where it asks for none.
-fn refuse_unkept(request: &Request) -> Result<(), Refusal> {
-    let none = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text == "none",
-        Value::Array(list) => list.is_empty(),
-        _ => false,
-    };
-    let [namespaces] = UNBUILT.map(|(name, instead)| refusal(name, instead));
-    match &request.namespaces {
-        Some(asked) if !none(asked) => Err(namespaces),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -382,19 +349,35 @@ mod tests {
     }
 
     #[test]
-    fn layers_to_come_are_unsupported_wherever_they_stand() {
+    fn namespaces_are_named_or_all_or_none() {
+        let with = |named: &[Namespace]| Policy::python().namespaces(named.iter().copied());
+        let two = [Namespace::Pid, Namespace::Net];
+        for (fields, policy) in [
+            (r#","namespaces":["pid","net"]"#, with(&two)),
+            (r#","overrides":{"namespaces":["net","pid"]}"#, with(&two)),
+            (r#","namespaces":true"#, with(&Namespace::ALL)),
+            (r#","namespaces":"all""#, with(&Namespace::ALL)),
+            (r#","namespaces":false"#, with(&[])),
+            (r#","namespaces":"none""#, with(&[])),
+            (r#","namespaces":[]"#, with(&[])),
+            (
+                r#","overrides":{"namespaces":["pid"]},"namespaces":[]"#,
+                with(&[]),
+            ),
+            (
+                r#","best_effort":["namespaces"]"#,
+                Policy::python().best_effort(Layer::Namespaces),
+            ),
+        ] {
+            assert_eq!(of(fields).unwrap(), policy, "{fields}");
+        }
         for fields in [
-            r#","namespaces":["pid"]"#,
-            r#","overrides":{"namespaces":["pid"]}"#,
-            r#","best_effort":["namespaces"]"#,
-            r#","policy":{"namespaces":["pid"],"syscalls":{}}"#,
-            r#","policy":{"syscalls":{},"best_effort":["namespaces"]}"#,
+            r#","namespaces":["time"]"#,
+            r#","namespaces":"some""#,
+            r#","namespaces":3"#,
         ] {
             let (status, reason) = refused(fields);
-            assert_eq!(status, Status::Unsupported, "{fields}: {reason}");
-        }
-        for fields in [r#","namespaces":false"#, r#","namespaces":[]"#] {
-            assert_eq!(of(fields).unwrap(), Policy::python(), "{fields}");
+            assert_eq!(status, Status::Invalid, "{fields}: {reason}");
         }
     }
 

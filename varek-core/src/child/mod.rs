@@ -24,6 +24,8 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 )]
 pub(crate) mod sys;
 
+pub(crate) mod namespaces;
+
 /// The call that makes the child.
 pub(crate) mod clone {
     #[expect(
@@ -33,26 +35,29 @@ pub(crate) mod clone {
     pub(crate) mod sys;
 }
 
+use namespaces::Namespaces;
 use sys::{Errno, Pointers, Rlimit};
 
 /// The steps by number, in order; `SetupStep` gives them names.
 pub(crate) mod step {
     pub(crate) const GROUPS: u32 = 1;
-    pub(crate) const MOUNTS: u32 = 2;
-    pub(crate) const SESSION: u32 = 3;
-    pub(crate) const SIGNALS: u32 = 4;
-    pub(crate) const DIRECTORY: u32 = 5;
-    pub(crate) const RLIMITS: u32 = 6;
-    pub(crate) const CAPABILITIES: u32 = 7;
-    pub(crate) const IDENTITY: u32 = 8;
-    pub(crate) const PARENT_DEATH: u32 = 9;
-    pub(crate) const NO_NEW_PRIVILEGES: u32 = 10;
-    pub(crate) const LANDLOCK: u32 = 11;
-    pub(crate) const FILTER: u32 = 12;
-    pub(crate) const DESCRIPTORS: u32 = 13;
-    pub(crate) const STDIO: u32 = 14;
-    pub(crate) const OPEN_FILES: u32 = 15;
-    pub(crate) const EXEC: u32 = 16;
+    pub(crate) const NAMESPACES: u32 = 2;
+    pub(crate) const MOUNTS: u32 = 3;
+    pub(crate) const SESSION: u32 = 4;
+    pub(crate) const SIGNALS: u32 = 5;
+    pub(crate) const DIRECTORY: u32 = 6;
+    pub(crate) const RLIMITS: u32 = 7;
+    pub(crate) const USER_NAMESPACE: u32 = 8;
+    pub(crate) const CAPABILITIES: u32 = 9;
+    pub(crate) const IDENTITY: u32 = 10;
+    pub(crate) const PARENT_DEATH: u32 = 11;
+    pub(crate) const NO_NEW_PRIVILEGES: u32 = 12;
+    pub(crate) const LANDLOCK: u32 = 13;
+    pub(crate) const FILTER: u32 = 14;
+    pub(crate) const DESCRIPTORS: u32 = 15;
+    pub(crate) const STDIO: u32 = 16;
+    pub(crate) const OPEN_FILES: u32 = 17;
+    pub(crate) const EXEC: u32 = 18;
     /// For tests: the filter is in, and its listener not published yet.
     #[cfg(feature = "test-hooks")]
     pub(crate) const UNPUBLISHED: u32 = 100;
@@ -94,6 +99,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) groups: &'a [i32],
     /// The lock that keeps everybody from moving the child while it is on its way into the groups.
     pub(crate) settling: Option<i32>,
+    /// Namespaces of the run.
+    pub(crate) namespaces: Namespaces,
     /// Mounts of the child's own.
     pub(crate) mounts: Option<Mounts<'a>>,
     pub(crate) directory: Directory<'a>,
@@ -102,7 +109,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) privileged: bool,
     /// uid and gid of the guest's own.
     pub(crate) identity: Option<(u32, u32)>,
-    /// The embedder's pid.
+    /// The embedder's pid as the child sees it: 0 from a pid namespace of its own.
     pub(crate) parent: u32,
     /// The ruleset, and the rights on the child's own `/proc` entry.
     pub(crate) ruleset: Option<(i32, u64)>,
@@ -122,12 +129,12 @@ pub(crate) struct Setup<'a> {
 /// What a child mounts, in a mount namespace of its own.
 #[derive(Clone, Copy)]
 pub(crate) struct Mounts<'a> {
-    /// A mount that is nowhere: the scratch directory.
-    pub(crate) scratch: i32,
-    /// Where it goes.
-    pub(crate) path: &'a CStr,
+    /// A mount that is nowhere, the scratch directory, and where it goes.
+    pub(crate) scratch: Option<(i32, &'a CStr)>,
     /// Whether it takes the place of `/dev/shm`, too.
     pub(crate) shared_memory: bool,
+    /// A mount that is nowhere, the procfs of the run's pid namespace.
+    pub(crate) process_files: Option<i32>,
 }
 
 impl Mounts<'_> {
@@ -135,11 +142,14 @@ impl Mounts<'_> {
     pub(crate) fn make(&self) -> Result<(), Errno> {
         sys::unshare_mounts()?;
         sys::receive_mounts_only()?;
-        sys::attach_mount(self.scratch, self.path)?;
-        if self.shared_memory {
-            sys::bind_mount(self.path, c"/dev/shm")?;
+        if let Some((scratch, path)) = self.scratch {
+            sys::attach_mount(scratch, path)?;
+            if self.shared_memory {
+                sys::bind_mount(path, c"/dev/shm")?;
+            }
         }
-        Ok(())
+        self.process_files
+            .map_or(Ok(()), |files| sys::attach_mount(files, c"/proc"))
     }
 }
 
@@ -190,6 +200,9 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
         sys::unlock(lock)?;
     }
 
+    enter(setup, step::NAMESPACES);
+    setup.namespaces.enter()?;
+
     enter(setup, step::MOUNTS);
     if let Some(mounts) = &setup.mounts {
         mounts.make()?;
@@ -217,6 +230,10 @@ fn steps(setup: &Setup<'_>) -> Result<core::convert::Infallible, Errno> {
     for limit in setup.rlimits {
         bound(limit)?;
     }
+
+    // Here, since it takes what the steps above need, and gives what the next one gives up.
+    enter(setup, step::USER_NAMESPACE);
+    setup.namespaces.enter_user()?;
 
     // Bounding and ambient sets are inherited empty: see `shed_capabilities`.
     enter(setup, step::CAPABILITIES);

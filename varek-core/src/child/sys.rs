@@ -88,7 +88,7 @@ const LANDLOCK_RESTRICT_SELF: usize = 446;
 ///
 /// The arguments must be valid for this call, pointers above all.
 #[cfg(target_arch = "x86_64")]
-unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
+pub(super) unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
     let [first, second, third, fourth, fifth, sixth] = arguments;
     let result: isize;
     // SAFETY: the x86_64 call convention; rcx and r11 are clobbered, memory may be. The caller vouches
@@ -117,7 +117,7 @@ unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
 ///
 /// The arguments must be valid for this call, pointers above all.
 #[cfg(target_arch = "aarch64")]
-unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
+pub(super) unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
     let [first, second, third, fourth, fifth, sixth] = arguments;
     let result: isize;
     // SAFETY: the aarch64 call convention; only x0 is clobbered, memory may be. The caller vouches for
@@ -148,7 +148,7 @@ pub(super) fn outcome(result: isize) -> Result<usize, Errno> {
 /// Paths start at the working directory.
 const AT_FDCWD: i32 = -100;
 
-fn as_word(value: i32) -> usize {
+pub(super) fn as_word(value: i32) -> usize {
     // Sign-extended, as the kernel takes an int or a descriptor.
     value as isize as usize
 }

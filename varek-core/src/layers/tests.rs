@@ -2,6 +2,7 @@ use super::*;
 use crate::SyscallPolicy;
 use crate::host::{GroupAccess, LandlockSupport, MountSupport};
 use crate::limits::CpuShare;
+use crate::namespaces::Namespace;
 
 mod rows;
 
@@ -45,7 +46,7 @@ fn root_on_a_full_host_has_every_layer_that_the_preset_asks_for() {
     assert!(found.notify && found.memory && found.pids && found.cpu);
     assert_eq!((found.landlock, found.uid), (Some(7), Uid::Own));
     assert_eq!(found.enforcement.missing().count(), 0);
-    assert_eq!(found.enforcement.layers().count(), 11);
+    assert_eq!(found.enforcement.layers().count(), 12);
     assert_eq!(detail(&found, Layer::Cpu), "50% of one CPU");
     assert!(detail(&found, Layer::Identity).contains("1879048192 to 1879052287"));
 }
@@ -392,4 +393,30 @@ fn an_unsupported_host_is_one_error_with_its_reason() {
     let missing = layers(&Policy::python(), &host).unwrap_err();
     assert_eq!(missing.len(), 1);
     assert_eq!(missing[0].remedy, "run on Linux");
+}
+
+#[test]
+fn namespaces_need_mounts_and_uids_of_the_runs_own() {
+    let policy = Policy::python().namespaces([Namespace::Pid, Namespace::Net]);
+    let mut host = Host::full();
+    let found = layers(&policy, &host).unwrap();
+    assert!(found.namespaces);
+    assert_eq!(detail(&found, Layer::Namespaces), "pid, net");
+    let found = layers(&Policy::python(), &host).unwrap();
+    assert!(!found.namespaces);
+    let status = found.enforcement.status(Layer::Namespaces);
+    assert_eq!(status, Some(&LayerStatus::NotAsked));
+
+    let lenient = policy.clone().best_effort(Layer::Namespaces);
+    host.mounts = MountSupport::Refused(libc::EPERM);
+    assert_eq!(missing_of(&policy, &host), [Layer::Namespaces]);
+    let found = layers(&lenient, &host).unwrap();
+    assert!(!found.namespaces);
+    assert!(reason(&found, Layer::Namespaces).contains("EPERM"));
+
+    let mut user = Host::full();
+    user.uid = 1000;
+    assert_eq!(missing_of(&policy, &user), [Layer::Namespaces]);
+    let found = layers(&lenient, &user).unwrap();
+    assert!(reason(&found, Layer::Namespaces).contains("as root"));
 }

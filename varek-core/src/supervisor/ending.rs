@@ -170,6 +170,7 @@ impl Run {
             self.removing = true;
             self.undertaker.take(Remains {
                 scratch,
+                namespaces: self.plan.namespaces.take(),
                 lease: self.plan.lease.take(),
                 sent_descriptors: sealed.sends_descriptors,
             });

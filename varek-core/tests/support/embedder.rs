@@ -384,6 +384,13 @@ fn nameless(path: &str) -> String {
         let name = part.strip_prefix("varek-").unwrap_or(part);
         name.len() >= 32 && name.bytes().take(32).all(|byte| byte.is_ascii_hexdigit())
     };
+    // A namespace is told by its number.
+    let numbered =
+        |(_, number): &(&str, &str)| number.starts_with(|first: char| first.is_ascii_digit());
+    let path = path
+        .split_once(":[")
+        .filter(numbered)
+        .map_or(path, |(kind, _)| kind);
     let parts = path
         .split('/')
         .map(|part| if run(part) { "RUN" } else { part });

@@ -13,6 +13,7 @@ use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, Ordering};
 
+use super::super::namespaces::{ReaperSetup, prepare_reaper};
 use super::super::sys::{Errno, exit, outcome};
 use super::super::{Mounts, Setup};
 
@@ -83,7 +84,7 @@ pub(crate) fn clone_vfork(
             stack,
             pidfd,
             way,
-            SIGCHLD,
+            (0, SIGCHLD),
             entry,
             ptr::from_ref(setup).cast(),
         )
@@ -94,7 +95,7 @@ pub(crate) fn clone_vfork(
 /// with `__WALL`.
 pub(crate) fn clone_trial(stack: &mut [u8], pidfd: &AtomicI32, way: Way) -> Result<u32, Errno> {
     // SAFETY: `end` does not look at its argument.
-    unsafe { create(stack, pidfd, way, 0, end, ptr::null()) }
+    unsafe { create(stack, pidfd, way, (0, 0), end, ptr::null()) }
 }
 
 /// Mounts to try, and what comes of it.
@@ -112,10 +113,39 @@ pub(crate) fn clone_mounts(
     trial: &MountTrial<'_>,
 ) -> Result<u32, Errno> {
     // SAFETY: `mount` takes a pointer to a `MountTrial`, and this one outlives the call.
-    unsafe { create(stack, pidfd, way, 0, mount, ptr::from_ref(trial).cast()) }
+    unsafe {
+        create(
+            stack,
+            pidfd,
+            way,
+            (0, 0),
+            mount,
+            ptr::from_ref(trial).cast(),
+        )
+    }
 }
 
-/// `CLONE_VM | CLONE_VFORK`, by the call of `way`.
+/// As [`clone_vfork`], of a child that runs [`prepare_reaper`] in namespaces of its own.
+pub(crate) fn clone_reaper(
+    stack: &mut [u8],
+    pidfd: &AtomicI32,
+    way: Way,
+    setup: &ReaperSetup<'_>,
+) -> Result<u32, Errno> {
+    // SAFETY: `reaper` takes a pointer to a `ReaperSetup`, and this one outlives the call.
+    unsafe {
+        create(
+            stack,
+            pidfd,
+            way,
+            (setup.kinds, SIGCHLD),
+            reaper,
+            ptr::from_ref(setup).cast(),
+        )
+    }
+}
+
+/// `CLONE_VM | CLONE_VFORK`, by the call of `way`, with more flags and with this signal at the child's end.
 ///
 /// # Safety
 ///
@@ -124,7 +154,7 @@ unsafe fn create(
     stack: &mut [u8],
     pidfd: &AtomicI32,
     way: Way,
-    exit_signal: u64,
+    (more, exit_signal): (u64, u64),
     entry: extern "C" fn(*const c_void) -> !,
     argument: *const c_void,
 ) -> Result<u32, Errno> {
@@ -132,7 +162,7 @@ unsafe fn create(
     let start = stack.as_mut_ptr().expose_provenance();
     let end = (start + stack.len()) & !15;
     let pidfd = pidfd.as_ptr().expose_provenance();
-    let flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PIDFD;
+    let flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PIDFD | more;
     let mut arguments = CloneArguments {
         flags: flags | CLONE_CLEAR_SIGHAND,
         pidfd: pidfd as u64,
@@ -259,6 +289,13 @@ extern "C" fn mount(trial: *const c_void) -> ! {
     let errno = trial.mounts.make().err().unwrap_or(0);
     trial.errno.store(errno, Ordering::Release);
     exit(0)
+}
+
+extern "C" fn reaper(setup: *const c_void) -> ! {
+    // SAFETY: `clone_reaper` passes a pointer to a `ReaperSetup` that lives until this child has called execve or is
+    // gone.
+    let setup = unsafe { &*setup.cast::<ReaperSetup<'_>>() };
+    prepare_reaper(setup)
 }
 
 /// The child's first instruction in Rust.
