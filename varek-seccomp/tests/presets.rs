@@ -1,9 +1,9 @@
 //! What the presets allow and refuse, compiled for both architectures and with both ways of reporting.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use varek_seccomp::{Action, Arch, Program, Reporting, SeccompData, SyscallPolicy};
+mod support;
 
-const REPORTINGS: [Reporting; 2] = [Reporting::Notify, Reporting::Errno];
+use support::{call, programs};
+use varek_seccomp::{Action, SyscallPolicy};
 
 const PRESETS: [fn() -> SyscallPolicy; 5] = [
     SyscallPolicy::python,
@@ -12,24 +12,6 @@ const PRESETS: [fn() -> SyscallPolicy; 5] = [
     SyscallPolicy::shell,
     SyscallPolicy::java,
 ];
-
-fn call(program: &Program, name: &str, args: [u64; 6]) -> SeccompData {
-    let arch = program.arch();
-    let nr = arch.number(name).unwrap().cast_signed();
-    SeccompData {
-        nr,
-        arch: arch.audit(),
-        instruction_pointer: 0,
-        args,
-    }
-}
-
-fn programs(policy: &SyscallPolicy) -> impl Iterator<Item = Program> {
-    let all = Arch::ALL
-        .into_iter()
-        .flat_map(|arch| REPORTINGS.map(|reporting| (arch, reporting)));
-    all.map(|(arch, reporting)| policy.compile(arch, reporting).unwrap())
-}
 
 #[test]
 fn each_preset_has_what_its_guests_need_and_nothing_of_the_others() {

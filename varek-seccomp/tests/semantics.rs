@@ -2,7 +2,6 @@
 //! internals, must agree with the interpreter on every number, ABI and argument.
 
 #![expect(
-    clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -10,7 +9,10 @@
     reason = "a test: a panic is a failure, and halves of words are its subject"
 )]
 
+mod support;
+
 use proptest::prelude::*;
+use support::{REPORTINGS, call, programs};
 use varek_seccomp::{
     Action, Arch, Condition, Decision, FLOOR, Group, Instruction, Permit, Program, Refusal,
     Reporting, Rule, SeccompData, SyscallPolicy, TcpRole, Width, interpret,
@@ -18,7 +20,6 @@ use varek_seccomp::{
 
 const FOREIGN: [u32; 4] = [0x4000_0003, 0x4000_0028, 0, 0xdead_beef];
 const X32: u32 = 0x4000_0000;
-const REPORTINGS: [Reporting; 2] = [Reporting::Notify, Reporting::Errno];
 /// Always absent, as is clone3.
 const ABSENT: [&str; 6] = [
     "io_uring_setup",
@@ -405,24 +406,6 @@ fn presets_and_the_empty_policy_compile_to_what_they_say() {
             }
         }
     }
-}
-
-fn call(program: &Program, name: &str, args: [u64; 6]) -> SeccompData {
-    let arch = program.arch();
-    let nr = arch.number(name).unwrap().cast_signed();
-    SeccompData {
-        nr,
-        arch: arch.audit(),
-        instruction_pointer: 0,
-        args,
-    }
-}
-
-fn programs(policy: &SyscallPolicy) -> impl Iterator<Item = Program> {
-    let all = Arch::ALL
-        .into_iter()
-        .flat_map(|arch| REPORTINGS.map(|reporting| (arch, reporting)));
-    all.map(|(arch, reporting)| policy.compile(arch, reporting).unwrap())
 }
 
 #[test]
