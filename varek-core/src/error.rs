@@ -319,9 +319,7 @@ fn shortage(source: &io::Error) -> &'static str {
             "; the embedder has no free descriptor: raise its RLIMIT_NOFILE (a running guest holds about a \
              dozen), or bound the sandbox's concurrency"
         }
-        Some(28) => {
-            "; the file system is full (a scratch directory holds what limits.scratch says, and no more than half of the memory limit)"
-        }
+        Some(28) => "; the file system is full, or has no room for another file",
         _ => "",
     }
 }

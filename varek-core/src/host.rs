@@ -163,6 +163,14 @@ impl MountSupport {
                 "use Linux 5.2 or newer, and allow fsopen, fsconfig, fsmount and move_mount in the seccomp profile of the \
                  container or service",
             ),
+            // Mounts are made private from the root directory on, which has to be one (mount_namespaces(7)).
+            Self::Refused(libc::EINVAL) => Some(
+                "have the root directory of this program be a mount (a chroot into a plain directory has none: `mount \
+                 --bind` the directory onto itself before, or use pivot_root)",
+            ),
+            Self::Refused(libc::ENOSPC) => {
+                Some("raise the sysctl user.max_mnt_namespaces or fs.mount-max, which is used up")
+            }
             Self::Refused(_) => Some(
                 "run this program as root with CAP_SYS_ADMIN, and let the profile of the container or service (seccomp, \
                  AppArmor) allow mounts",

@@ -86,9 +86,10 @@ impl Scratch {
             return Err(failed("make the scratch directory", Errno::INVAL));
         }
         // From here on the directory goes with the value, whatever fails.
-        let (directory, lock) = new_directory(base.as_fd(), name, owner.is_none())
+        // Until it is the guest's a sweep knows it by the lock alone.
+        let (directory, lock) = new_directory(base.as_fd(), name)
             .map_err(|errno| failed("make the scratch directory", errno))?;
-        let scratch = Self {
+        let mut scratch = Self {
             path: resolved.join(name),
             seen: None,
             directory,
@@ -103,6 +104,7 @@ impl Scratch {
         if let Some(owner) = owner {
             chown(scratch.directory.as_fd(), Some(owner.0), Some(owner.1))
                 .map_err(|errno| failed("give the scratch directory to the guest's uid", errno))?;
+            scratch.lock = None;
         }
         Ok(scratch)
     }
@@ -240,6 +242,10 @@ impl Scratch {
             Errno::LOOP | Errno::NOTDIR => {
                 refuse("has a file or a link where its path needs a directory")
             }
+            Errno::NOSPC if self.to_be_mounted() => refuse(
+                "does not fit into the scratch directory, which holds what limits.scratch and scratch_files say, and no \
+                 more than half of the memory limit",
+            ),
             errno => Error::io_at(what, self.path.join(path), errno),
         };
 
@@ -271,7 +277,10 @@ impl Scratch {
             rustix::fs::openat(here, *name, flags, mode).map_err(|errno| failed("make", errno))?;
         let mut file = File::from(file);
         file.write_all(contents)
-            .map_err(|error| Error::io_at("write", self.path.join(path), error))?;
+            .map_err(|error| match Errno::from_io_error(&error) {
+                Some(errno) => failed("write", errno),
+                None => Error::io_at("write", self.path.join(path), error),
+            })?;
         // Not left to the embedder's umask.
         rustix::fs::fchmod(&file, mode).map_err(|errno| failed("set the mode of", errno))?;
         self.hand(file.as_fd())
@@ -388,7 +397,8 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
         let Ok(directory) = open_place(base.as_fd(), &name, OFlags::NOFOLLOW) else {
             continue;
         };
-        if !rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == uid) {
+        let left_by = || rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == uid);
+        if !left_by() {
             continue;
         }
         let lock = match abandoned(directory.as_fd()) {
@@ -402,6 +412,10 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
             // A guest with a uid of its own may have taken all rights from it.
             Err(_) => None,
         };
+        // One that was being made has been given to its guest before its lock was.
+        if !left_by() {
+            continue;
+        }
         let mut scratch = Scratch {
             path: entry.path(),
             seen: None,
@@ -426,18 +440,14 @@ fn is_of_a_run(name: &OsStr) -> bool {
     run.is_some_and(|run| run.parse::<RunId>().is_ok_and(|id| id.to_string() == run))
 }
 
-/// Makes a directory and opens it; with a lock (see [`lock`]) where it is asked for.
+/// Makes a directory, opens it and locks it (see [`lock`]).
 ///
 /// A sweep that sees the directory before it is locked takes it for one that was left, and removes it: then it is made
 /// again.
-fn new_directory(
-    base: BorrowedFd<'_>,
-    name: &str,
-    locked: bool,
-) -> Result<(OwnedFd, Option<OwnedFd>), Errno> {
+fn new_directory(base: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, Option<OwnedFd>), Errno> {
     let made = || -> Result<_, Errno> {
         let directory = open_place(base, name, OFlags::NOFOLLOW)?;
-        let lock = locked.then(|| lock(directory.as_fd())).transpose()?;
+        let lock = lock(directory.as_fd())?;
         let there = rustix::fs::fstat(&directory)?.st_nlink > 0;
         Ok((directory, lock, there))
     };
@@ -446,16 +456,15 @@ fn new_directory(
         match rustix::fs::mkdirat(base, name, Mode::RWXU) {
             Ok(()) => {}
             // Not gone yet: whoever else has the name keeps it.
-            Err(Errno::EXIST) if locked && Instant::now() < until => {
+            Err(Errno::EXIST) if Instant::now() < until => {
                 std::thread::yield_now();
                 continue;
             }
             Err(errno) => return Err(errno),
         }
         match made() {
-            Ok((directory, lock, true)) => return Ok((directory, lock)),
-            Ok((_, _, false)) | Err(Errno::NOENT | Errno::WOULDBLOCK) if locked => {}
-            Ok(_) => return Err(Errno::NOENT),
+            Ok((directory, lock, true)) => return Ok((directory, Some(lock))),
+            Ok((_, _, false)) | Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
             Err(errno) => {
                 let _ = rustix::fs::unlinkat(base, name, AtFlags::REMOVEDIR);
                 return Err(errno);

@@ -497,3 +497,91 @@ fn what_is_granted_in_the_hosts_shared_memory_is_there_by_whatever_path_it_is_na
     let outcome = run(&sandbox!(python().read(elsewhere.path())), &source);
     assert_eq!(outcome.exit_code(), Some(1), "{outcome}");
 }
+
+#[test]
+fn a_guest_cannot_make_files_that_nobody_may_change() {
+    // FS_IOC_SETFLAGS with FS_IMMUTABLE_FL and with FS_APPEND_FL, FS_IOC_FSSETXATTR with both, file_setattr.
+    let source = r"
+import ctypes, errno, fcntl, os, struct
+open('file', 'w').close()
+file = os.open('file', os.O_RDONLY)
+def attempt(request, argument):
+    try: fcntl.ioctl(file, request, argument); print('ok')
+    except OSError as e: print(errno.errorcode[e.errno])
+for flag in 0x10, 0x20: attempt(0x40086602, struct.pack('l', flag))
+attempt(0x401c5820, struct.pack('7I', 0x18, 0, 0, 0, 0, 0, 0))
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall(ctypes.c_long(469), file, b'', ctypes.c_char_p(struct.pack('Q4I', 0x18, 0, 0, 0, 0)), ctypes.c_long(24), 0x1000)
+print('ok' if ctypes.get_errno() == 0 else 'refused')
+try: open('file', 'w').close(); print('changed')
+except PermissionError: print('kept')
+";
+    for policy in [python(), on_disk(python())] {
+        let outcome = run(&sandbox!(policy), source);
+        assert_gone(&outcome);
+        assert_eq!(
+            text(&outcome),
+            "EPERM\nEPERM\nEPERM\nrefused\nchanged\n",
+            "{outcome}"
+        );
+        assert_eq!(support::denied(&outcome, "ioctl").count, 3);
+    }
+    // Nor where the calls are allowed: it has no capability.
+    let policy = python().syscalls(|calls| calls.allow(["ioctl"]));
+    let outcome = run(&sandbox!(on_disk(policy)), source);
+    let output = text(&outcome);
+    assert!(!output.contains("ok\n"), "{output}");
+    assert!(output.ends_with("changed\n"), "{output}");
+    // The control: whoever has the capability makes them, where the file system can.
+    let free = format!(
+        "{source}\ntry: fcntl.ioctl(file, 0x40086602, struct.pack('l', 0))\nexcept OSError: pass\n"
+    );
+    let free = support::unconfined(&free);
+    if free.starts_with("ok\nok\n") {
+        assert!(free.ends_with("kept\n"), "{free}");
+    } else {
+        support::not_run(
+            "a_guest_cannot_make_files_that_nobody_may_change",
+            "the control: this file system has no such files, or this program may make none",
+        );
+    }
+}
+
+#[test]
+fn a_root_directory_that_is_no_mount_is_said_to_be_what_keeps_scratch_unbounded() {
+    const INSIDE: &str = "VAREK_TEST_CHROOT";
+    let test = "a_root_directory_that_is_no_mount_is_said_to_be_what_keeps_scratch_unbounded";
+    let strict = || Sandbox::new(python().require(Layer::Scratch));
+    if std::env::var_os(INSIDE).is_none() {
+        // The control: outside it is bounded.
+        if let Err(error) = strict() {
+            return support::not_run(test, &error.to_string());
+        }
+        let place = tempfile::tempdir().unwrap();
+        let script = "cd \"$0\" && for d in /*; do [ -L $d ] && cp -d $d . || { [ -d $d ] && mkdir .$d && mount --rbind $d .$d; }; done; \
+                      exec chroot . \"$@\"";
+        let status = std::process::Command::new("unshare")
+            .args(["--mount", "sh", "-c", script])
+            .arg(place.path())
+            .arg(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(INSIDE, "1")
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    match strict() {
+        Err(Error::Unsupported { missing }) => {
+            let said = missing[0].to_string();
+            assert!(said.contains("EINVAL") && said.contains("chroot"), "{said}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // With best effort it runs, and says so.
+    let outcome = run(&sandbox!(python()), "");
+    assert_clean(&outcome);
+    assert!(matches!(
+        outcome.enforcement.status(Layer::Scratch),
+        Some(LayerStatus::Missing { .. })
+    ));
+}

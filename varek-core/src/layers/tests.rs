@@ -211,6 +211,17 @@ fn a_bounded_scratch_directory_is_required_where_the_policy_says_so() {
     assert!(layers(&policy, &host).unwrap().scratch.is_some());
     host.page_size = 4096;
 
+    // Each refusal has the remedy of its own.
+    for (errno, remedy) in [
+        (libc::EPERM, "CAP_SYS_ADMIN"),
+        (libc::ENOSYS, "Linux 5.2"),
+        (libc::EINVAL, "chroot"),
+        (libc::ENOSPC, "max_mnt_namespaces"),
+    ] {
+        let refused = MountSupport::Refused(errno);
+        let missing = unbounded_scratch(bound, &refused.to_string(), refused.remedy().unwrap());
+        assert!(missing.remedy.contains(remedy), "{missing}");
+    }
     host.mounts = MountSupport::Refused(libc::EPERM);
     let found = layers(&policy, &host).unwrap();
     assert_eq!(found.scratch, None);

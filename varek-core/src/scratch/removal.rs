@@ -3,6 +3,10 @@
 //! Directories that are not empty are moved up into the top one, one level a step, until there is none left: no
 //! recursion, no path that grows with the depth, and the same few descriptors for any tree. What was done stays
 //! done, so that the work can be cut off and taken up again at any point.
+//!
+//! Files that may not be changed or only grow (chattr(1) `+i`, `+a`) keep themselves, and directories what is in them. Guests cannot
+//! make such: it takes CAP_LINUX_IMMUTABLE, and no preset has the calls. An embedder that has the capability can, and its
+//! removal takes both attributes away, of regular files and directories.
 
 use std::ffi::CStr;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -10,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, IFlags, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 /// Room for directory entries, bytes; at least one entry of 280 must fit.
@@ -162,7 +166,7 @@ impl Removal {
 }
 
 /// Unlinks a name of any kind. Some file systems do not say the kind of their entries.
-fn discard(at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Fate {
+fn unlinked(at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Fate {
     let unlink = |flags| match rustix::fs::unlinkat(at, name, flags) {
         Ok(()) | Err(Errno::NOENT) => Fate::Gone,
         Err(errno) => Fate::Stuck(errno),
@@ -182,8 +186,48 @@ fn discard(at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Fate {
     }
 }
 
+/// As [`unlinked`], once more without what keeps the file there.
+fn discard(at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Fate {
+    match unlinked(at, name, kind) {
+        Fate::Stuck(Errno::PERM) if release_name(at, name).unwrap_or(false) => {
+            unlinked(at, name, kind)
+        }
+        fate => fate,
+    }
+}
+
+/// Takes from a regular file or a directory what keeps it from being changed; whether there was something. What is opened is what
+/// was looked at: a link is not followed, and nothing that does more when it is opened (a FIFO, a device) is opened.
+fn release_name(at: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = rustix::fs::openat(at, name, flags, Mode::empty())?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode);
+    if !kind.is_file() && !kind.is_dir() {
+        return Ok(false);
+    }
+    let link = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    release(&rustix::fs::openat(CWD, link, flags, Mode::empty())?)
+}
+
+/// Takes away the attributes that keep an open file or directory from being changed; whether it had one. A file system
+/// that has none of them answers ENOTTY.
+///
+/// # References
+///
+/// ioctl_iflags(2).
+fn release(file: &OwnedFd) -> Result<bool, Errno> {
+    const KEPT: IFlags = IFlags::IMMUTABLE.union(IFlags::APPEND);
+    let flags = rustix::fs::ioctl_getflags(file)?;
+    if !flags.intersects(KEPT) {
+        return Ok(false);
+    }
+    rustix::fs::ioctl_setflags(file, flags.difference(KEPT))?;
+    Ok(true)
+}
+
 /// A descriptor to read the entries with. A guest may have taken every permission from its directory; an
-/// embedder without privileges, who then is its owner, gives them back first.
+/// embedder without privileges, who then is its owner, gives them back first. What keeps its entries there is taken away.
 fn readable(place: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     if rustix::fs::fstat(place)?.st_mode & 0o700 != 0o700 {
         // chmod(2) has no form for O_PATH before Linux 6.6; this link leads to the very directory. Where it
@@ -196,7 +240,10 @@ fn readable(place: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
         );
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(place, c".", flags, Mode::empty())
+    let directory = rustix::fs::openat(place, c".", flags, Mode::empty())?;
+    // Where that fails, changing something says why.
+    let _ = release(&directory);
+    Ok(directory)
 }
 
 /// The mount that a file is seen through, which tells bind mounts of the same file system apart

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use rustix::fs::{FileType, mknodat};
+use rustix::fs::{FileType, IFlags, mknodat};
 use rustix::process::geteuid;
 
 use super::*;
@@ -212,6 +212,88 @@ fn an_owner_without_privileges_removes_directories_without_permissions() {
         });
     });
     assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+}
+
+/// Sets or takes away an attribute of a file or directory; `false` where this file system or program has none.
+fn mark(path: &Path, flags: IFlags, set: bool) -> bool {
+    let file = fs::File::open(path).unwrap();
+    let Ok(before) = rustix::fs::ioctl_getflags(&file) else {
+        return false;
+    };
+    let after = if set { before | flags } else { before - flags };
+    rustix::fs::ioctl_setflags(&file, after).is_ok()
+}
+
+#[test]
+fn files_that_may_not_be_changed_are_removed_and_nothing_outside_is_touched() {
+    if !root() {
+        return;
+    }
+    let (immutable, append) = (IFlags::IMMUTABLE, IFlags::APPEND);
+    for base in [base(), quick_base()] {
+        let canary = base.path().join("canary");
+        fs::write(&canary, "text").unwrap();
+        if !mark(&canary, immutable, true) {
+            let place = base.path().display();
+            eprintln!("not run: {place} has no immutable files, or this program may make none");
+            continue;
+        }
+        let mut scratch = Scratch::create(base.path(), "run", None).unwrap();
+        let top = scratch.path().to_owned();
+        for name in ["in/deep/er", "append/in", "empty", "closed/in"] {
+            fs::create_dir_all(top.join(name)).unwrap();
+            fs::write(top.join(name).join("file"), "").unwrap();
+        }
+        fs::remove_file(top.join("empty/file")).unwrap();
+        mknodat(scratch.directory(), "fifo", FileType::Fifo, Mode::RUSR, 0).unwrap();
+        symlink(&canary, top.join("link")).unwrap();
+        for (name, flags) in [
+            ("in/deep/er/file", immutable),
+            ("in/deep/er", immutable),
+            ("in/deep", append),
+            ("append/in/file", append),
+            ("append", append),
+            ("empty", immutable | append),
+            ("closed/in", immutable),
+        ] {
+            assert!(mark(&top.join(name), flags, true), "{name}");
+        }
+        fs::set_permissions(top.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
+        assert!(mark(&top, immutable, true));
+        // The control: without taking them away nothing goes.
+        assert!(fs::remove_dir_all(&top).is_err());
+        assert!(scratch.remove(long()).unwrap());
+        assert!(!top.exists());
+        // The file that the link led to has its attribute.
+        assert!(fs::write(&canary, "").is_err());
+        assert!(mark(&canary, immutable, false));
+    }
+}
+
+#[test]
+fn a_directory_with_files_that_may_not_be_changed_is_adopted_by_nobody_and_as_before() {
+    if !root() {
+        return;
+    }
+    let base = base();
+    let top = workspace(base.path());
+    let kept = top.join("a/two");
+    if !mark(&kept, IFlags::IMMUTABLE, true) {
+        eprintln!(
+            "not run: this file system has no immutable files, or this program may make none"
+        );
+        return;
+    }
+    let before = owners(&top);
+    let refused = Scratch::adopt(&top, Some(GUEST));
+    let adopted = refused.is_ok();
+    drop(refused);
+    let after = owners(&top);
+    assert!(mark(&kept, IFlags::IMMUTABLE, false));
+    assert!(!adopted);
+    assert_eq!(after, before);
+    // The control.
+    Scratch::adopt(&top, Some(GUEST)).unwrap();
 }
 
 #[test]
@@ -571,22 +653,46 @@ fn what_another_sweep_has_removed_meanwhile_is_not_left_over() {
 
 #[test]
 fn directories_that_are_made_while_others_sweep_are_there() {
-    let base = base();
-    let own = rustix::process::geteuid().as_raw();
-    let done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|threads| {
-        threads.spawn(|| {
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                remove_left_by(own, base.path(), long());
-            }
-        });
-        for _ in 0..500 {
-            let name = format!("{PREFIX}{}", RunId::random().unwrap());
-            let mut scratch = Scratch::create(base.path(), &name, None).unwrap();
-            fs::write(scratch.path().join("file"), "").unwrap();
-            assert!(scratch.remove(long()).unwrap());
+    let own = geteuid().as_raw();
+    for owner in [None, Some(GUEST)] {
+        if owner.is_some() && !root() {
+            continue;
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
-    });
-    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+        let base = base();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    remove_left_by(own, base.path(), long());
+                }
+            });
+            for _ in 0..500 {
+                let name = format!("{PREFIX}{}", RunId::random().unwrap());
+                let mut scratch = Scratch::create(base.path(), &name, owner).unwrap();
+                fs::write(scratch.path().join("file"), "").unwrap();
+                assert!(scratch.remove(long()).unwrap());
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_a_killed_embedder_had_not_given_to_its_guest_yet_is_removed() {
+    if !root() {
+        return;
+    }
+    let base = base();
+    let named = || format!("{PREFIX}{}", RunId::random().unwrap());
+    let given = Scratch::create(base.path(), &named(), Some(GUEST)).unwrap();
+    // Of one that was killed between the two, and of one that is between the two.
+    let place = open_place(CWD, base.path(), OFlags::empty()).unwrap();
+    drop(new_directory(place.as_fd(), &named()).unwrap());
+    let kept = new_directory(place.as_fd(), &named()).unwrap();
+    assert!(remove_left_by(0, base.path(), long()));
+    let names = fs::read_dir(base.path()).unwrap();
+    assert_eq!(names.count(), 2);
+    assert!(given.path().exists());
+    assert_eq!(rustix::fs::fstat(&kept.0).unwrap().st_nlink, 2);
 }
