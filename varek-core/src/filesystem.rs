@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Problem;
+use crate::mounts;
 
 /// Which paths a guest may use. What no path covers cannot be opened, made, renamed or removed.
 ///
@@ -56,6 +57,24 @@ pub struct Filesystem {
     /// convenience, not a boundary: what can be read can be run through an interpreter or a loader. On a file system that is mounted `noexec`
     /// the kernel refuses all the same.
     pub execute_scratch: bool,
+    /// The programs that the guest may start, and no other: files, with what each needs to be started, by file too. Each is
+    /// granted as by `execute`, as are the interpreter that its first line names and the loader of either; the libraries that it
+    /// is linked with, and theirs, are granted as by `read`. A script puts its interpreter on the list with it. A name that is a link is the file that it leads to: `busybox` is all of its
+    /// commands. What a program opens by itself (plug-ins, modules, data) it does not get without a grant.
+    ///
+    /// A policy with such a list is a strict one ([`Policy::only`](crate::Policy::only)), and refused where something goes round the list:
+    /// `execute` and `execute_scratch` say something else, `memfd_create` makes programs that no rule of paths sees, and without Landlock
+    /// there are no rules. The sandbox is refused where what the guest writes could be executed: its scratch directory and every
+    /// file and directory in `write` must be on a file system without the right to execute (`noexec`). Runs are refused whose command is not
+    /// on the list, brings programs, or has a memory file as a stream.
+    ///
+    /// What it bounds: which files become programs. A file that is neither on the list nor readable cannot be run by any route: not
+    /// by its name, not through the loader, not from a copy. What gets round it: the loader of a listed program runs any program that is
+    /// readable and not on a `noexec` mount, so grant `read` of data, not of directories with programs in them, and not of a file that the guest writes as its output. And code is more than
+    /// programs: an interpreter on the list (a shell, Python, awk) runs the scripts that it is given, and a program that its input
+    /// takes over does what the attacker likes, within everything else that the policy bounds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<PathBuf>,
 }
 
 /// Programs and libraries. On merged-/usr systems the last four are links into the first.
@@ -149,8 +168,11 @@ const JAVA: [&str; 7] = [
     "/etc/.java",
 ];
 
+/// What the C library reads when a locale or a time zone is asked for: data alone.
+const LOCALES: [&str; 2] = ["/usr/lib/locale", "/usr/share/zoneinfo"];
+
 /// Everything that a preset names.
-const PRESETS: [&[&str]; 11] = [
+const PRESETS: [&[&str]; 12] = [
     &PROGRAMS,
     &C_LIBRARY,
     &MACHINE,
@@ -162,6 +184,7 @@ const PRESETS: [&[&str]; 11] = [
     &NODE,
     &SHELL,
     &JAVA,
+    &LOCALES,
 ];
 
 impl Filesystem {
@@ -188,7 +211,17 @@ impl Filesystem {
             write: SINKS.map(PathBuf::from).to_vec(),
             execute: PROGRAMS.map(PathBuf::from).to_vec(),
             execute_scratch: false,
+            programs: Vec::new(),
         }
+    }
+
+    /// These programs and no other ([`programs`](Self::programs)), each with what it is linked with: beside them what
+    /// [`Filesystem::native`] has without `/usr`, `/bin` and `/lib*`, and the C library's locales and time zones.
+    pub fn only(programs: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        let mut filesystem = Self::native().and_read([&LOCALES]);
+        filesystem.execute.clear();
+        filesystem.programs = programs.into_iter().map(Into::into).collect();
+        filesystem
     }
 
     /// For Node: as [`Filesystem::native`], with OpenSSL's settings and the public certificates, and `/proc/stat`, from which `os.cpus()`
@@ -206,10 +239,16 @@ impl Filesystem {
     /// own. It does not bound which code runs: `sh`, `python3` and the dynamic loader run whatever they can read. A file that is
     /// granted by no list cannot be run by any route.
     ///
-    /// Not in it, and missed by commands: `/proc` but for the first process's own entries. `ps`, `uptime`, `free`, and in every started
-    /// program `/proc/self/...`, are refused; `df` leaves out where things are mounted; `/dev/stdin`, `/dev/stdout`,
-    /// `/dev/stderr` and process substitution work for pipes. Grant [`read`](Self::read) on `/proc` where other processes' command lines may
-    /// be seen.
+    /// `/dev/stdin`, `/dev/stdout`, `/dev/stderr`, `/dev/fd/N` and process substitution (`<(...)`) work in every program of a script: for
+    /// pipes, and for files that are granted. They are links through `/proc`, which take no grant.
+    ///
+    /// Not in it, and missed by commands: what is read from `/proc`, but for the first process's own entries. `ps`, `uptime`, `free`, and in every
+    /// started program `/proc/self/...`, are refused with EACCES; `df` leaves out where things are mounted. A rule for each started program's own
+    /// entry cannot be made: Landlock's rules are of inodes, and the entry of a process is made with it. Grant [`read`](Self::read) on
+    /// `/proc` to have them, where other people's processes may be seen: the guest then reads of every process of the machine the name, the
+    /// command line, the state, the sizes and times (`comm`, `cmdline`, `stat`, `status`), as every user does where `/proc` is not mounted with
+    /// `hidepid`, and the settings in `/proc/sys`. Environment, memory and open files of others stay closed, by the guest's uid or by
+    /// Landlock.
     pub fn shell() -> Self {
         let mut filesystem = Self::python().and_read([&SHELL]);
         filesystem.execute_scratch = true;
@@ -236,9 +275,14 @@ impl Filesystem {
         names.any(|name| Path::new(name) == path)
     }
 
+    /// Whether the guest may start the programs of a list alone.
+    pub(crate) fn is_strict(&self) -> bool {
+        !self.programs.is_empty()
+    }
+
     /// Every path that is granted.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        let lists = [&self.read, &self.write, &self.execute];
+        let lists = [&self.read, &self.write, &self.execute, &self.programs];
         lists.into_iter().flatten().map(PathBuf::as_path)
     }
 
@@ -248,6 +292,7 @@ impl Filesystem {
             ("filesystem.read", &self.read),
             ("filesystem.write", &self.write),
             ("filesystem.execute", &self.execute),
+            ("filesystem.programs", &self.programs),
         ] {
             for path in paths {
                 if let Some(message) = unusable(path) {
@@ -263,7 +308,34 @@ impl Filesystem {
                 });
             }
         }
+        for (field, other) in [
+            ("filesystem.execute", !self.execute.is_empty()),
+            ("filesystem.execute_scratch", self.execute_scratch),
+        ] {
+            if other && self.is_strict() {
+                let message =
+                    "is set beside filesystem.programs, which alone says what may be started"
+                        .into();
+                problems.push(Problem { field, message });
+            }
+        }
         problems
+    }
+
+    /// Files and directories that the guest may write and the kernel lets it execute, where the policy has a list of programs.
+    pub(crate) fn opens_programs(&self) -> Vec<Problem> {
+        let written = self.write.iter().filter(|_| self.is_strict());
+        let holds_programs = |path: &PathBuf| path.is_dir() || path.is_file();
+        let opening = written.filter(|path| holds_programs(path) && !mounts::is_noexec(path));
+        let problem = |path: &PathBuf| Problem {
+            field: "filesystem.write",
+            message: format!(
+                "has the path {}, from which the guest could run what it wrote, beside filesystem.programs: mount it \
+                 with noexec, or have the guest write into its scratch directory",
+                path.display()
+            ),
+        };
+        opening.map(problem).collect()
     }
 
     /// Grants that open every scratch directory in `base`: that of another run where a uid of its own keeps it shut, but
@@ -352,6 +424,38 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_programs_stands_alone() {
+        let fields = |filesystem: &Filesystem| -> Vec<_> {
+            let problems = filesystem.problems().into_iter();
+            problems.map(|problem| problem.field).collect()
+        };
+        let mut filesystem = Filesystem::only(["/bin/true", "/bin/false"]);
+        assert_eq!(fields(&filesystem), Vec::<&str>::new());
+        assert!(filesystem.is_strict() && !Filesystem::native().is_strict());
+        for path in filesystem.read.iter().chain(&filesystem.write) {
+            assert!(Filesystem::is_preset(path), "{path:?}");
+            assert!(
+                PROGRAMS
+                    .iter()
+                    .all(|programs| !Path::new(programs).starts_with(path))
+            );
+        }
+        filesystem.execute.push("/usr".into());
+        filesystem.execute_scratch = true;
+        filesystem.programs.push("true".into());
+        assert_eq!(
+            fields(&filesystem),
+            [
+                "filesystem.programs",
+                "filesystem.execute",
+                "filesystem.execute_scratch"
+            ]
+        );
+        filesystem.programs.clear();
+        assert_eq!(fields(&filesystem), Vec::<&str>::new());
+    }
+
+    #[test]
     fn presets_have_no_problems_and_only_write_to_sinks() {
         for filesystem in presets() {
             assert_eq!(filesystem.problems(), []);
@@ -406,7 +510,7 @@ mod tests {
             read: vec!["data".into(), "/srv/../root".into(), "/srv".into()],
             write: vec!["/a\0b".into(), "/srv".into()],
             execute: vec!["".into()],
-            execute_scratch: false,
+            ..Filesystem::default()
         };
         let fields: Vec<_> = filesystem
             .problems()

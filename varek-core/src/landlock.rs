@@ -17,9 +17,10 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::child::sys as child_sys;
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use crate::filesystem::Filesystem;
 use crate::network::Network;
+use crate::programs::Parts;
 
 /// What a path is granted for; each is one list of [`Filesystem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub(crate) struct Grants {
     version: u32,
     abi: ABI,
     network: Network,
+    /// Whether what may be executed is a list of programs.
+    strict: bool,
 }
 
 impl Grants {
@@ -102,6 +105,7 @@ impl Grants {
             version: abi,
             abi: ABI::from(i32::try_from(abi).unwrap_or(i32::MAX)),
             network: network.clone(),
+            strict: filesystem.is_strict(),
         };
         for (access, paths) in [
             (Access::Read, &filesystem.read),
@@ -112,7 +116,40 @@ impl Grants {
                 opened.add(path, access)?;
             }
         }
+        opened.add_programs(filesystem)?;
         Ok(opened)
+    }
+
+    /// Each program of a list, with what it needs to be started. The parts of one that is not there are not looked for.
+    fn add_programs(&mut self, filesystem: &Filesystem) -> Result<(), Error> {
+        for path in &filesystem.programs {
+            if path.metadata().is_ok_and(|found| !found.is_file()) {
+                return Err(Error::Policy {
+                    problems: vec![Problem {
+                        field: "filesystem.programs",
+                        message: format!(
+                            "has {}, which is no file; name each program",
+                            path.display()
+                        ),
+                    }],
+                });
+            }
+            self.add(path, Access::Execute)?;
+            if self.skipped.last() == Some(path) {
+                continue;
+            }
+            let Parts {
+                executed,
+                libraries,
+            } = Parts::of(path);
+            for part in executed.iter().filter(|part| *part != path) {
+                self.add(part, Access::Execute)?;
+            }
+            for library in &libraries {
+                self.add(library, Access::Read)?;
+            }
+        }
+        Ok(())
     }
 
     fn add(&mut self, path: &Path, access: Access) -> Result<(), Error> {
@@ -233,6 +270,9 @@ impl Grants {
     /// What is in force, for people.
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("Landlock ABI {}: {} paths", self.version, self.open.len());
+        if self.strict {
+            text.push_str(", no programs but those listed");
+        }
         let network = AccessNet::from_all(self.abi);
         text.push_str(match (&self.network, network.is_empty()) {
             (Network::Host, _) => ", network not bounded",

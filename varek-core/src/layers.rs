@@ -250,8 +250,13 @@ fn scratch(bound: Option<Bound>, host: &Host) -> Verdict {
 }
 
 fn bounded_scratch(bound: Bound) -> String {
+    let programs = if bound.no_exec {
+        ", nothing in it executable"
+    } else {
+        ""
+    };
     format!(
-        "a private tmpfs of {} bytes and {} files, gone afterwards",
+        "a private tmpfs of {} bytes and {} files{programs}, gone afterwards",
         bound.bytes, bound.files
     )
 }
@@ -262,7 +267,12 @@ pub(crate) fn unbounded_scratch(bound: Bound, has: &str, remedy: &str) -> Missin
         Layer::Scratch,
         format!("a scratch directory of {} bytes", bound.bytes),
         format!(
-            "{has}, so that it is a private directory on disk, removed afterwards, whose total size nothing bounds"
+            "{has}, so that it is a private directory on disk, removed afterwards, whose total size nothing bounds{}",
+            if bound.no_exec {
+                " and from which the loader runs what the guest writes"
+            } else {
+                ""
+            }
         ),
         format!("{remedy}; or name scratch in best_effort, or leave limits.scratch out"),
     )

@@ -77,6 +77,7 @@ mod places;
 mod plan;
 mod policy;
 mod presets;
+mod programs;
 mod reaper;
 mod removers;
 mod sandbox;
@@ -84,6 +85,7 @@ mod scratch;
 mod spawn;
 mod strays;
 mod streams;
+mod strict;
 mod supervisor;
 #[expect(
     unsafe_code,

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use rustix::fs::fstatvfs;
+use rustix::fs::{StatVfsMountFlags, fstatvfs};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
@@ -57,10 +57,12 @@ impl Bound {
         let page = page.max(1);
         let pages = bytes.min(memory) / page;
         let starts = |call| policy.syscalls.allows(call);
+        let strict = policy.filesystem.is_strict();
         Some(Self {
             bytes: pages.max(1) * page,
             files: limits.scratch_files,
-            no_exec: (starts("execve") || starts("execveat")) && !policy.filesystem.execute_scratch,
+            no_exec: strict
+                || (starts("execve") || starts("execveat")) && !policy.filesystem.execute_scratch,
         })
     }
 }
@@ -140,6 +142,11 @@ pub(crate) fn trial(base: &Path, bound: Bound, creation: Creation) -> io::Result
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno.max(libc::EPERM))),
     }
+}
+
+/// Whether nothing on the file system at this path can be executed or mapped executable. `false` where nobody knows.
+pub(crate) fn is_noexec(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|there| there.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 fn is_directory(path: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -29,10 +29,12 @@ use crate::mounts::{self, Bound, MountPlan};
 use crate::namespaces::{Namespace, TMP, hidden};
 use crate::pipe::ByteQueue;
 use crate::policy::Policy;
+use crate::programs::first_line;
 use crate::reaper::RunNamespaces;
 use crate::sandbox::Sealed;
 use crate::scratch::{PREFIX, Scratch};
 use crate::streams::{Capture, Streams, above_stdio};
+use crate::strict;
 
 /// What the spawner needs of a run. Every descriptor is over 2 and closes at exec.
 pub(crate) struct ChildPlan {
@@ -111,12 +113,12 @@ pub(crate) fn prepare(
     mut command: Command,
 ) -> Result<(ChildPlan, RunPlan), Error> {
     let policy = &sealed.policy;
+    // What can be seen to be wrong is wrong before anything is made.
+    command_allowed(sealed, &command)?;
     let stdin = std::mem::replace(&mut command.stdin, Input::null()).0;
     let stdout = std::mem::replace(&mut command.stdout, Output::null()).0;
     let stderr = std::mem::replace(&mut command.stderr, Output::null()).0;
     let stdin_piped = matches!(stdin, InputKind::Piped);
-    // What can be seen to be wrong is wrong before anything is made.
-    unbounded_allowed(sealed, &command)?;
     let placed = placed_program(&command);
     let found = if placed.is_none() {
         let program = find_program(policy, &command.program)?;
@@ -233,8 +235,10 @@ fn grant(
     Ok(())
 }
 
-/// A directory of the embedder's has no bound, and is refused where the policy requires one.
-fn unbounded_allowed(sealed: &Sealed, command: &Command) -> Result<(), Error> {
+/// A directory of the embedder's has no bound, and is refused where the policy requires one. So is what brings programs where
+/// the policy has a list of them.
+fn command_allowed(sealed: &Sealed, command: &Command) -> Result<(), Error> {
+    strict::command(&sealed.policy.filesystem, command)?;
     let required = !sealed.policy.best_effort.contains(&Layer::Scratch);
     match (&command.scratch, sealed.bound) {
         (Some(path), Some(_)) if required => Err(Error::Command {
@@ -397,8 +401,9 @@ fn find_program(policy: &Policy, program: &OsStr) -> Result<PathBuf, Error> {
     }
     no_nul("the program's name", program)?;
     if program.as_bytes().contains(&b'/') {
-        return std::path::absolute(program)
-            .map_err(|e| Error::io_at("resolve", PathBuf::from(program), e));
+        let program = std::path::absolute(program)
+            .map_err(|e| Error::io_at("resolve", PathBuf::from(program), e))?;
+        return strict::program(&policy.filesystem, program);
     }
     let found = policy
         .search_path
@@ -407,10 +412,11 @@ fn find_program(policy: &Policy, program: &OsStr) -> Result<PathBuf, Error> {
         .find(|path| {
             std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
         });
-    found.ok_or_else(|| Error::ProgramNotFound {
+    let found = found.ok_or_else(|| Error::ProgramNotFound {
         program: program.to_string_lossy().into_owned(),
         searched: policy.search_path.clone(),
-    })
+    })?;
+    strict::program(&policy.filesystem, found)
 }
 
 /// The file that will be executed, and its interpreter.
@@ -487,16 +493,11 @@ fn open_path(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Error> {
     above_stdio(fd)
 }
 
-/// What the `#!` line of a script names. A program that VAREK cannot read has none that it could know.
+/// What the `#!` line of a script names.
 fn interpreter_of(at: BorrowedFd<'_>, program: &Path) -> Option<PathBuf> {
-    let mut start = [0; 256];
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(at, program, flags, Mode::empty()).ok()?;
-    let length = File::from(file).read(&mut start).ok()?;
-    let line = start.get(..length)?.strip_prefix(b"#!")?;
-    let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
-    let path = line.split(|byte| matches!(byte, b' ' | b'\t')).next()?;
-    (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
+    first_line(File::from(file))
 }
 
 /// A guest with a uid of its own gets through a directory only where that is open to everybody.

@@ -358,9 +358,27 @@ impl Policy {
         }
         problems.extend(self.limits.problems());
         problems.extend(self.filesystem.problems());
+        problems.extend(self.ways_round_programs());
         problems.extend(self.network.problems(&self.syscalls));
         problems.extend(self.identity.problems());
         problems
+    }
+
+    /// What of the policy goes round its list of programs, where it has one.
+    fn ways_round_programs(&self) -> Vec<Problem> {
+        let memory = self.syscalls.allows("memfd_create").then(|| Problem {
+            field: "syscalls",
+            message: "allow memfd_create beside filesystem.programs: what is written into a memory file can be executed, \
+                      and no rule of paths sees it; deny it"
+                .into(),
+        });
+        let best_effort = self.best_effort.contains(&Layer::Landlock);
+        let without = best_effort.then(|| Problem {
+            field: "best_effort",
+            message: "has landlock, without which nothing enforces filesystem.programs".into(),
+        });
+        let ways = memory.into_iter().chain(without);
+        ways.filter(|_| self.filesystem.is_strict()).collect()
     }
 }
 
@@ -416,6 +434,25 @@ mod tests {
                 "limits.open_files"
             ]
         );
+    }
+
+    #[test]
+    fn what_goes_round_a_list_of_programs_is_a_problem_and_only_beside_one() {
+        let policy = Policy::only(["/bin/true"]);
+        assert_eq!(policy.problems(), []);
+        let text = toml::to_string(&policy).unwrap();
+        assert_eq!(toml::from_str::<Policy>(&text).unwrap(), policy);
+        let fields = |policy: Policy| -> Vec<_> {
+            let problems = policy.problems().into_iter();
+            problems.map(|problem| problem.field).collect()
+        };
+        let loose = policy
+            .syscalls(|_| SyscallPolicy::shell())
+            .best_effort(Layer::Landlock);
+        assert_eq!(fields(loose.clone()), ["syscalls", "best_effort"]);
+        let mut unlisted = loose;
+        unlisted.filesystem.programs.clear();
+        assert_eq!(fields(unlisted), Vec::<&str>::new());
     }
 
     #[test]

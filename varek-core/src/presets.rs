@@ -86,6 +86,27 @@ impl Policy {
             .env("JDK_JAVA_OPTIONS", JVM_OPTIONS)
     }
 
+    /// For a few programs of yours, and no other: the guest may start these files, as often as it likes, and nothing else ever becomes a
+    /// program. System calls as in [`Policy::shell`] but `memfd_create`; no directories of programs and libraries but the files that each
+    /// program needs ([`Filesystem::programs`] says what that bounds and what not). Limits as [`Limits::default`](crate::Limits::default),
+    /// but 256 pids.
+    ///
+    /// ```
+    /// use varek_core::{Command, Policy};
+    ///
+    /// let policy = Policy::only(["/usr/bin/sort"]).read("/srv/data");
+    /// let command = Command::new("/usr/bin/sort").arg("/srv/data/names");
+    /// # assert_eq!(policy.problems(), []);
+    /// # drop(command);
+    /// ```
+    ///
+    /// Where this program may not mount file systems ([`Host::mounts`](crate::Host::mounts)) the sandbox needs a base for scratch
+    /// directories that is mounted `noexec` ([`SandboxBuilder::scratch_base`](crate::SandboxBuilder::scratch_base)), and is refused without.
+    pub fn only(programs: impl IntoIterator<Item = impl Into<std::path::PathBuf>>) -> Self {
+        let calls = SyscallPolicy::shell().deny(["memfd_create"]);
+        Self::new(calls, Filesystem::only(programs)).pids(THREADS)
+    }
+
     /// The preset of this name, one of [`Policy::PRESETS`].
     pub fn preset(name: &str) -> Option<Self> {
         match name {

@@ -36,6 +36,7 @@ use crate::removers::Removers;
 use crate::scratch::{self, SWEEP_PATIENCE};
 use crate::spawn::{Job, Spawner};
 use crate::streams::Capture;
+use crate::strict;
 use crate::supervisor::{self, Inbox, Key, Message, Signals};
 use crate::sys;
 
@@ -262,11 +263,12 @@ impl SandboxBuilder {
         let host = self.host.unwrap_or_else(Host::probe);
         let scratch_base = self.scratch_base.unwrap_or_else(std::env::temp_dir);
         let asked = layers(&policy, &host).map_err(|missing| Error::Unsupported { missing })?;
+        let mut problems = policy.filesystem.opens_programs();
         if asked.uid != Uid::Own {
-            let problems = policy.filesystem.opens_scratch(&scratch_base);
-            if !problems.is_empty() {
-                return Err(Error::Policy { problems });
-            }
+            problems.extend(policy.filesystem.opens_scratch(&scratch_base));
+        }
+        if !problems.is_empty() {
+            return Err(Error::Policy { problems });
         }
         let (mut enforcement, bound) = (asked.enforcement, asked.scratch);
         let syscalls = policy.network.filter(policy.syscalls.clone());
@@ -296,13 +298,11 @@ impl SandboxBuilder {
         let creation = creation(&host, trial.directory(), &mut enforcement)?;
         drop(trial);
         let bound = bounded_scratch(bound, &policy, &scratch_base, creation, &mut enforcement)?;
+        strict::scratch(&policy.filesystem, bound, &scratch_base)?;
         let reapers = namespaces(asked.namespaces, &policy, creation, &mut enforcement)?;
-        // Behind the sweep of the groups, whose processes may have had these uids.
-        if asked.uid != Uid::Own {
-            // What is left stays for the next sweep: nobody meets it, since every run has a directory of its own.
-            let _ =
-                scratch::remove_left_by(host.uid, &scratch_base, Instant::now() + SWEEP_PATIENCE);
-        }
+        // Behind the sweep of the groups, whose processes may have had these uids. What is left stays for the next sweep:
+        // nobody meets it, since every run has a directory of its own.
+        let _ = scratch::remove_left_by(host.uid, &scratch_base, Instant::now() + SWEEP_PATIENCE);
         let uids = (asked.uid == Uid::Own)
             .then(|| {
                 UidPool::new(

@@ -96,13 +96,7 @@ fn given(file: File, stream: &str) -> Result<OwnedFd, Error> {
         reason: reason.to_owned(),
     };
     let failed = |errno| Error::io("look at a file that was passed", errno);
-    let memory = rustix::fs::readlinkat(
-        CWD,
-        format!("/proc/self/fd/{}", file.as_raw_fd()),
-        Vec::new(),
-    )
-    .is_ok_and(|target| target.to_bytes().starts_with(b"/memfd:"));
-    if memory {
+    if is_memory(&file) {
         let access = rustix::fs::fcntl_getfl(&file).map_err(failed)? & OFlags::RWMODE;
         let mode = rustix::fs::fstat(&file).map_err(failed)?.st_mode;
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(failed)?;
@@ -121,6 +115,15 @@ fn given(file: File, stream: &str) -> Result<OwnedFd, Error> {
         }
     }
     above_stdio(file)
+}
+
+/// Whether this is a file of memfd_create(2). Files of tmpfs can have seals too, and a path; without `/proc` they count as ones
+/// that have none.
+pub(crate) fn is_memory(file: &File) -> bool {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let target = rustix::fs::readlinkat(CWD, link, Vec::new());
+    let placed = target.is_ok_and(|target| !target.to_bytes().starts_with(b"/memfd:"));
+    rustix::fs::fcntl_get_seals(file).is_ok() && !placed
 }
 
 fn null(mode: OFlags) -> Result<OwnedFd, Error> {
