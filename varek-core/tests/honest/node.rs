@@ -119,6 +119,29 @@ cat.on('close', code => {
 }
 
 #[test]
+fn the_event_loop_goes_on_without_a_ring_and_that_is_no_violation() {
+    program_or_return!("node");
+    let sandbox = sandbox!(patient(Policy::node()));
+    let source = "require('node:fs').promises.readFile(__filename).then(text => console.log(text.length > 9));";
+    // libuv tries it where it is told to, and some of its versions on their own.
+    let command = Command::new("node").arg("main.js").file("main.js", source);
+    let outcome = sandbox.run(command.env("UV_USE_IO_URING", "1")).unwrap();
+    assert_honest(&outcome, "true\n", &[]);
+    let tried = outcome
+        .denials
+        .iter()
+        .find(|(name, _)| *name == "io_uring_setup");
+    if let Some((_, call)) = tried {
+        assert_eq!(call.first.answer, varek_core::Answer::Probe);
+    } else {
+        support::not_run(
+            crate::test_name!(),
+            "this Node does not ask for a ring, or denied calls are not reported",
+        );
+    }
+}
+
+#[test]
 fn copies_of_files_keep_their_modes() {
     program_or_return!("node");
     let sandbox = sandbox!(patient(Policy::node()));

@@ -347,6 +347,20 @@ fn what_looks_for_other_programs_and_services_goes_on_without_them() {
     // It starts ldconfig(8), a compiler and a linker.
     let ask = "import ctypes.util; print(ctypes.util.find_library('no such library'))";
     prints(&sandbox, ask, "None\n", &["execve"]);
+    // urllib3 at its import, and so requests and pip.
+    let ask =
+        "import socket\ntry: socket.socket(socket.AF_INET6)\nexcept OSError as e: print(e.errno)";
+    prints(&sandbox, ask, "1\n", &["socket"]);
+    let ask = "import subprocess\ntry: subprocess.run(['echo'])\nexcept PermissionError as e: print(e.errno)";
+    prints(&sandbox, ask, "1\n", &["execve"]);
+    // A new interpreter, unlike the method fork.
+    let ask = "import multiprocessing\nif __name__ == '__main__':\n    child = multiprocessing.get_context('spawn').Process()\n    child.start(); child.join(); print(child.exitcode)";
+    prints(&sandbox, ask, "255\n", &["execve"]);
+    let ask = "import os; print(os.waitstatus_to_exitcode(os.system('true')))";
+    prints(&sandbox, ask, "127\n", &["execve"]);
+    // nscd(8), for every user that is looked up: it is asked as a probe.
+    let outcome = run(&sandbox, "import pwd; print(pwd.getpwnam('root').pw_uid)");
+    assert_honest(&outcome, "0\n", &[]);
     // A socket of a service that hands out time-based UUIDs, where libuuid was built with it.
     let outcome = run(&sandbox, "import uuid; print(uuid.uuid1().version)");
     let asked = outcome.violation().is_some();

@@ -75,6 +75,65 @@ read -r -t 0.01 nothing < <(sleep 1) || echo late
 }
 
 #[test]
+fn descriptors_have_names_for_every_program_of_a_script() {
+    program_or_return!("bash");
+    let sandbox = sandbox!(patient(Policy::shell()));
+    let source = r#"
+cat <(echo hi); diff <(printf 'a\nb\n') <(printf 'a\nc\n') | tail -1; paste -d- <(seq 2) <(seq 3 4)
+echo into > >(tr a-z A-Z); wait $!
+exec 3>&1; echo three > /dev/fd/3; sh -c 'echo four >&3; echo five > /dev/fd/3' 3>&3; exec 3>&-
+seq 3 > list; exec 4< list; head -1 /dev/fd/4; sort -r /dev/fd/4 | head -1; exec 4<&-
+cat /dev/stdin <<< here; seq 20000 > long; cat /dev/stdin <<< "$(cat long)" | wc -l; cat - /dev/fd/5 < list 5< list | wc -l
+python3 -c 'print(open("/dev/fd/6").read(), end="")' 6< <(echo python); echo piped | sh -c 'read -r x < /dev/stdin; echo $x'
+[[ -p /dev/stdin ]] < <(true) && [[ -e /dev/fd/0 ]] && echo there
+"#;
+    let outcome = script(&sandbox, "bash", source);
+    let expected =
+        "hi\n> c\n1-3\n2-4\nINTO\nthree\nfour\nfive\n1\n3\nhere\n20000\n6\npython\npiped\nthere\n";
+    // Here documents that are larger than a pipe are files, of which bash sets the mode, and goes on where it cannot.
+    let denied: &[_] = if root() { &[] } else { &["fchmod"] };
+    assert_honest(&outcome, expected, denied);
+    assert_eq!(outcome.stderr.to_text(), "");
+}
+
+/// What reads the entries of processes in `/proc`: those of the program itself, of its children and of strangers.
+const PROCESSES: &str = r#"
+read -r name < /proc/$$/comm && echo "$name"
+cat /proc/self/comm || echo closed
+(ls /proc/self/fd | grep -c '^[012]$') || echo closed
+ps -o comm= -p $$ || echo closed
+grep -qa honest /proc/$PPID/cmdline && echo shown || echo closed
+cat /proc/$PPID/environ > got && echo environment || echo closed
+"#;
+
+#[test]
+fn started_programs_see_no_processes_unless_all_of_them_are_granted() {
+    program_or_return!("bash");
+    program_or_return!("ps");
+    let run = |policy| {
+        let sandbox = support::sandbox_or_not_run(crate::test_name!(), patient(policy))?;
+        let outcome = script(&sandbox, "bash", PROCESSES);
+        // A closed file is no refused call.
+        assert_eq!(outcome.violation(), None, "{outcome}");
+        support::assert_gone(&outcome);
+        Some(text(&outcome))
+    };
+    let Some(closed) = run(Policy::shell()) else {
+        return;
+    };
+    let lines: Vec<_> = closed.lines().collect();
+    // The shell itself has its own entry, which is its first process's.
+    assert_eq!(lines[0], "bash", "{closed}");
+    assert!(
+        lines[1..].iter().all(|line| ["closed", "0"].contains(line)),
+        "{closed}"
+    );
+    // With the grant everybody's processes are there, the embedder's too: their command lines, not their environment.
+    let open = run(Policy::shell().read("/proc")).unwrap();
+    assert_eq!(open, "bash\ncat\n3\nbash\nshown\nclosed\n", "{open}");
+}
+
+#[test]
 fn jobs_are_controlled_without_a_terminal() {
     program_or_return!("bash");
     let sandbox = sandbox!(patient(Policy::shell()));
