@@ -24,12 +24,18 @@ pub enum Identity {
     ///   them are refused, except that the supervisor performs `kill`, `tgkill` and `tkill` on processes of the run
     ///   where the host reports denied calls (Linux 5.19).
     /// - What Landlock does not mediate is refused whatever the policy allows: see
-    ///   [`SyscallPolicy::sharing_uid`](crate::SyscallPolicy::sharing_uid). So chmod(2), chown(2),
-    ///   utimensat(2) and setxattr(2) fail for such a guest, on its own files too, and truncate(2) before Landlock
-    ///   ABI 3 (Linux 6.2).
+    ///   [`SyscallPolicy::sharing_uid`](crate::SyscallPolicy::sharing_uid). So truncate(2) fails before Landlock ABI 3
+    ///   (Linux 6.2).
+    /// - Modes, times and attributes (`user.`) are changed beneath the run's scratch directory and nowhere else: the embedder
+    ///   makes those calls for files that it finds beneath its own descriptor of the directory, where the host reports
+    ///   denied calls (Linux 5.19); otherwise they fail there too. They fail for set-uid and set-gid bits, through links
+    ///   whose text begins with `/`, and by path where `kernel.yama.ptrace_scope` is 2 or 3. Owners and
+    ///   groups stay as they are, and access control lists get EOPNOTSUPP.
     ///
     /// What gets round it: the guest can stat(2) whatever the embedder can, and its processes count towards the
-    /// embedder's per-user limits (RLIMIT_NPROC, inotify instances).
+    /// embedder's per-user limits (RLIMIT_NPROC, inotify instances). A file with a name beneath scratch has its mode and
+    /// times changed under all its names, as its content is: hard links in a directory of the embedder's, and what
+    /// the guest moves or links there from a directory that is granted for writing.
     Separate(UidRange),
     /// A uid of the range for each run, and the gid of the same number: no other running guest has it, it
     /// owns nothing, is in no group and has no capability. Needs an embedder that is root in its user

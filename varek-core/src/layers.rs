@@ -408,9 +408,14 @@ fn shared(host: &Host, reports: bool) -> String {
         (_, true) => "signals performed by the supervisor within the run",
         (_, false) => "signals refused",
     };
+    let changes = if reports {
+        "modes, times and attributes of files changed beneath scratch alone"
+    } else {
+        "calls refused that change modes, owners, times or attributes of files"
+    };
     format!(
-        "the embedder's uid {}, kept apart by Landlock, with {signals} and with calls refused that change modes, \
-         owners, times or attributes of files or act on other processes",
+        "the embedder's uid {}, kept apart by Landlock, with {signals}, with {changes}, and with calls refused that act \
+         on other processes",
         host.uid
     )
 }

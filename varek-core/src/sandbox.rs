@@ -37,7 +37,7 @@ use crate::scratch::{self, SWEEP_PATIENCE};
 use crate::spawn::{Job, Spawner};
 use crate::streams::Capture;
 use crate::strict;
-use crate::supervisor::{self, Inbox, Key, Message, Signals};
+use crate::supervisor::{self, Inbox, Key, Message, Performer};
 use crate::sys;
 
 /// A policy made ready for a host: checked, compiled, with a parent group, a supervisor thread and a
@@ -67,8 +67,8 @@ pub(crate) struct Sealed {
     pub(crate) digest: String,
     pub(crate) host: Host,
     pub(crate) program: Program,
-    /// Where the supervisor performs signals within a run.
-    pub(crate) signals: Option<Signals>,
+    /// Where denied calls are performed that stay within a run.
+    pub(crate) performer: Option<Performer>,
     pub(crate) reports_denials: bool,
     pub(crate) grants: Option<Grants>,
     pub(crate) uids: Option<UidPool>,
@@ -272,7 +272,7 @@ impl SandboxBuilder {
         }
         let (mut enforcement, bound) = (asked.enforcement, asked.scratch);
         let syscalls = policy.network.filter(policy.syscalls.clone());
-        let (program, signals) = programs(&syscalls, asked.uid, asked.notify)?;
+        let (program, performer) = programs(&syscalls, asked.uid, asked.notify)?;
 
         let grants = asked
             .landlock
@@ -328,7 +328,7 @@ impl SandboxBuilder {
             sends_descriptors: syscalls.allows("sendmsg") || syscalls.allows("sendmmsg"),
             privileged: host.missing_capabilities.is_empty(),
             program,
-            signals,
+            performer,
             grants,
             uids,
             subtree,
@@ -404,13 +404,13 @@ fn namespaces(
     })
 }
 
-/// The program of the runs; and where it refuses signals only because their targets cannot be told, what performs
+/// The program of the runs; and where it refuses calls only because their targets cannot be told, what performs
 /// those that are harmless.
 fn programs(
     syscalls: &SyscallPolicy,
     uid: Uid,
     notify: bool,
-) -> Result<(Program, Option<Signals>), Error> {
+) -> Result<(Program, Option<Performer>), Error> {
     let Uid::Shared { landlock } = uid else {
         return Ok((compile(syscalls, notify)?, None));
     };
@@ -420,12 +420,13 @@ fn programs(
         checked.map_err(|problems| CompileError::Policy { problems })?;
     }
     let program = compile(&syscalls.clone().sharing_uid(landlock), notify)?;
-    let signals = if notify && landlock < SIGNAL_SCOPE {
-        Some(Signals::new(compile(syscalls, notify)?))
+    let performer = if notify {
+        let allowed = compile(syscalls, notify)?;
+        Some(Performer::new(allowed, landlock < SIGNAL_SCOPE))
     } else {
         None
     };
-    Ok((program, signals))
+    Ok((program, performer))
 }
 
 fn compile(syscalls: &SyscallPolicy, notify: bool) -> Result<Program, Error> {

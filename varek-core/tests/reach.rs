@@ -475,13 +475,15 @@ fn modes_times_and_attributes_of_the_embedders_files_cannot_be_changed() {
 }
 
 #[test]
-fn a_guest_of_the_embedders_uid_has_changes_of_modes_refused_by_name() {
-    let sandbox = sandbox!(python());
-    let outcome = run(
-        &sandbox,
-        "import os\nopen('a', 'w').close()\ntry: os.chmod('a', 0o600); print('done')\nexcept PermissionError: print('refused')\n",
+fn a_guest_of_the_embedders_uid_has_changes_of_the_embedders_files_refused_by_name() {
+    let directory = open_directory();
+    let sandbox = sandbox!(python().read(directory.path()));
+    let source = format!(
+        "import os\ntry: os.chmod('{}', 0o600); print('done')\nexcept PermissionError: print('refused')\n",
+        directory.path().display()
     );
-    assert_eq!(text(&outcome), if root() { "done\n" } else { "refused\n" });
+    let outcome = run(&sandbox, &source);
+    assert_eq!(text(&outcome), "refused\n");
     let denied = outcome
         .denials
         .iter()

@@ -63,7 +63,7 @@ impl SyscallPolicy {
     /// one, without what reaches those processes and changes their files.
     ///
     /// Refused, whatever the policy allows: changes of modes, owners, times and extended attributes of files
-    /// ([`Group::FileMetadata`]); tracing, reading, writing and re-limiting of other processes; keyrings,
+    /// ([`Group::FileMetadata`]), of which a supervisor can perform those of the guest's own files; tracing, reading, writing and re-limiting of other processes; keyrings,
     /// System V objects and POSIX message queues, which belong to a uid; watching of files; local sockets but for connected
     /// pairs, since the user's services answer at them (a service manager would start a program for the guest), and every
     /// family but IPv4, IPv6 and netlink. Left for the caller itself only: `prlimit64`,

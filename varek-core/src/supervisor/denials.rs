@@ -1,19 +1,22 @@
 //! Denied calls of one run: received, decided, answered, recorded.
 //!
 //! Nothing is decided from memory that the guest can change, and no call is ever let through, but a signal to the
-//! caller's own process: see `signals.rs`.
+//! caller's own process: see `signals.rs`. What is performed in the guest's place is no denial: see `performer.rs`.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
+use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use varek_seccomp::{Decision, SeccompData};
 use varek_telemetry::{Answer, Cause, Denial, EventKind};
 
-use super::run::Run;
-use super::signals::Performed;
+use super::attributes::{Call, Helper, Request};
+use super::performer::Performed;
+use super::run::{Run, Source};
+use super::{encode, signals};
 use crate::sandbox::Sealed;
 use crate::strays::Listener;
 use crate::sys;
@@ -25,8 +28,15 @@ const LISTENER_TURN: usize = 64;
 /// How long that may take: a signal to all processes of a run (kill(-1)) costs as much as they are many.
 const LONGEST_TURN: Duration = Duration::from_millis(2);
 
+/// What has been made of a call, besides denying it.
+enum Taken {
+    Answered,
+    /// The run's own thread makes it, and answers later.
+    InHand,
+}
+
 impl Run {
-    pub(super) fn on_listener(&mut self, sealed: &Sealed) {
+    pub(super) fn on_listener(&mut self, sealed: &Sealed, epoll: &OwnedFd) {
         let until = Instant::now() + LONGEST_TURN;
         for _ in 0..LISTENER_TURN {
             if self.watchdog.dying() && self.decided.is_some() {
@@ -34,10 +44,14 @@ impl Run {
                 self.drop_listener();
                 return;
             }
-            let Some(listener) = self.listener.as_ref().and_then(Listener::fd) else {
+            if self.in_hand.is_some() {
+                return;
+            }
+            let Some(listener) = self.listener.clone() else {
                 return;
             };
-            match waiting(listener) {
+            let Some(fd) = listener.fd() else { return };
+            match waiting(fd) {
                 Ok(Waiting::Call) => {}
                 Ok(Waiting::Nothing) => return,
                 Ok(Waiting::Nobody) => {
@@ -50,7 +64,7 @@ impl Run {
                     return;
                 }
             }
-            let call = match sys::receive_notification(listener) {
+            let call = match sys::receive_notification(fd) {
                 Ok(call) => call,
                 // The guest died between poll and here, or a signal came.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {
@@ -62,82 +76,149 @@ impl Run {
                     return;
                 }
             };
-            let data = SeccompData {
-                nr: call.nr,
-                arch: call.arch,
-                instruction_pointer: call.instruction_pointer,
-                args: call.args,
-            };
-            match self.signal(listener, &call, &data, sealed) {
-                Ok(true) if Instant::now() < until => continue,
-                Ok(true) => return,
-                Ok(false) => {}
+            match self.perform(&listener, &call, sealed) {
+                Ok(Some(Taken::Answered)) if Instant::now() < until => continue,
+                Ok(Some(Taken::Answered)) => return,
+                Ok(Some(Taken::InHand)) => {
+                    self.in_hand = Some(call);
+                    let _ = epoll::delete(epoll, fd);
+                    return;
+                }
+                Ok(None) => {}
                 Err(error) => {
-                    self.fault("answer a signal", &error, sealed);
+                    self.fault("answer a call that was performed", &error, sealed);
                     self.end(Cause::SupervisorFault, sealed);
                     return;
                 }
             }
-            let number = call.nr.cast_unsigned();
-            let (abi, name) = varek_seccomp::describe(call.arch, number);
-            let denial = |answer| Denial {
-                syscall: name.clone(),
-                number,
-                abi: abi.clone(),
-                arguments: call.args,
-                thread: call.pid,
-                answer,
-            };
-            let (errno, answer) = match sealed.program.decide(&data) {
-                Decision::Refuse { errno } => (errno, Answer::Errno(errno)),
-                Decision::Probe => (libc::ENOSYS, Answer::Probe),
-                // Never answered: the call cannot take effect, and the tree dies.
-                _ => {
-                    let denial = denial(Answer::Kill);
-                    let name = denial.name();
-                    self.emit(EventKind::SyscallDenied(denial), sealed);
-                    self.end(Cause::Syscall { name }, sealed);
-                    return;
-                }
-            };
-            match sys::answer_call(listener, call.id, errno) {
-                Ok(()) => {
-                    self.emit(EventKind::SyscallDenied(denial(answer)), sealed);
-                    self.observe(Observation::Denied, sealed);
-                }
-                // The guest was killed before it got the answer: no call was denied.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => {
-                    self.fault("answer a denied call", &error, sealed);
-                    self.end(Cause::SupervisorFault, sealed);
-                    return;
-                }
+            if !self.deny(fd, &call, sealed) {
+                return;
             }
         }
     }
 
-    /// Performs a signal that stays within the run; whether that was the call.
-    fn signal(
-        &self,
+    /// What came of the call in hand, and back to the others.
+    pub(super) fn on_performed(&mut self, performed: Performed, sealed: &Sealed, epoll: &OwnedFd) {
+        let Some(call) = self.in_hand.take() else {
+            return;
+        };
+        if let Some(listener) = self.listener.clone()
+            && let Some(fd) = listener.fd()
+        {
+            match answered(fd, &call, performed) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.deny(fd, &call, sealed);
+                }
+                Err(error) => {
+                    self.fault("answer a call that was performed", &error, sealed);
+                    self.end(Cause::SupervisorFault, sealed);
+                }
+            }
+            if self.listener.is_some() {
+                let source = encode(self.key, Source::Listener);
+                let watched = epoll::add(epoll, fd, source, EventFlags::IN);
+                self.check(
+                    watched.map_err(io::Error::from),
+                    "watch the listener",
+                    sealed,
+                );
+            }
+        }
+        self.check_empty(sealed);
+    }
+
+    /// Refuses a call, or ends the run for it; whether the run goes on.
+    fn deny(
+        &mut self,
         listener: BorrowedFd<'_>,
         call: &sys::Notification,
-        data: &SeccompData,
         sealed: &Sealed,
-    ) -> io::Result<bool> {
-        let Some(signals) = &sealed.signals else {
-            return Ok(false);
+    ) -> bool {
+        let number = call.nr.cast_unsigned();
+        let (abi, name) = varek_seccomp::describe(call.arch, number);
+        let denial = |answer| Denial {
+            syscall: name.clone(),
+            number,
+            abi: abi.clone(),
+            arguments: call.args,
+            thread: call.pid,
+            answer,
         };
-        let valid = || sys::call_waits(listener, call.id);
-        let answered = match signals.perform(data, call.pid, &self.plan.group, valid) {
-            Performed::No => return Ok(false),
-            Performed::Continue => sys::continue_call(listener, call.id),
-            Performed::Done(errno) => sys::answer_call(listener, call.id, errno),
+        let (errno, answer) = match sealed.program.decide(&data(call)) {
+            Decision::Refuse { errno } => (errno, Answer::Errno(errno)),
+            Decision::Probe => (libc::ENOSYS, Answer::Probe),
+            // Never answered: the call cannot take effect, and the tree dies.
+            _ => {
+                let denial = denial(Answer::Kill);
+                let name = denial.name();
+                self.emit(EventKind::SyscallDenied(denial), sealed);
+                self.end(Cause::Syscall { name }, sealed);
+                return false;
+            }
         };
-        match answered {
-            // The guest was killed before it got the answer, by its own signal perhaps.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(true),
-            answered => answered.map(|()| true),
+        match sys::answer_call(listener, call.id, errno) {
+            Ok(()) => {
+                self.emit(EventKind::SyscallDenied(denial(answer)), sealed);
+                self.observe(Observation::Denied, sealed);
+            }
+            // The guest was killed before it got the answer: no call was denied.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(error) => {
+                self.fault("answer a denied call", &error, sealed);
+                self.end(Cause::SupervisorFault, sealed);
+                return false;
+            }
         }
+        true
+    }
+
+    /// Performs a call that stays within the run; `None` if it is no such call.
+    fn perform(
+        &mut self,
+        listener: &Arc<Listener>,
+        call: &sys::Notification,
+        sealed: &Sealed,
+    ) -> io::Result<Option<Taken>> {
+        let (Some(performer), Some(fd)) = (&sealed.performer, listener.fd()) else {
+            return Ok(None);
+        };
+        let Some(name) = performer.name(&data(call)) else {
+            return Ok(None);
+        };
+        if let Some(change) = Call::of(name, &call.args) {
+            return Ok(self.hand_over(listener, call, change));
+        }
+        if !performer.signals {
+            return Ok(None);
+        }
+        let valid = || sys::call_waits(fd, call.id);
+        let group = &self.plan.group;
+        let performed = signals::perform(name, &call.args, call.pid, group, valid);
+        Ok(answered(fd, call, performed)?.then_some(Taken::Answered))
+    }
+
+    /// Gives the change of a file to the run's own thread, where that can be.
+    fn hand_over(
+        &mut self,
+        listener: &Arc<Listener>,
+        call: &sys::Notification,
+        change: Call,
+    ) -> Option<Taken> {
+        let scratch = self.plan.scratch.as_ref()?;
+        let request = Request {
+            listener: listener.clone(),
+            id: call.id,
+            thread: call.pid,
+            call: change,
+            scratch: scratch.directory().try_clone_to_owned().ok()?,
+            path: self.plan.scratch_path.clone(),
+        };
+        if self.helper.is_none() {
+            self.helper = Helper::start(self.undertaker.performed()).ok();
+        }
+        let given = self.helper.as_ref()?.submit(request);
+        given.then_some(Taken::InHand)
     }
 
     pub(super) fn drop_listener(&mut self) {
@@ -146,6 +227,33 @@ impl Run {
         {
             let _ = epoll::delete(&self.epoll, fd);
         }
+    }
+}
+
+fn data(call: &sys::Notification) -> SeccompData {
+    SeccompData {
+        nr: call.nr,
+        arch: call.arch,
+        instruction_pointer: call.instruction_pointer,
+        args: call.args,
+    }
+}
+
+/// Answers a call with what came of it; whether there was anything.
+fn answered(
+    listener: BorrowedFd<'_>,
+    call: &sys::Notification,
+    performed: Performed,
+) -> io::Result<bool> {
+    let answered = match performed {
+        Performed::No => return Ok(false),
+        Performed::Continue => sys::continue_call(listener, call.id),
+        Performed::Done(errno) => sys::answer_call(listener, call.id, errno),
+    };
+    match answered {
+        // The guest was killed before it got the answer, by its own signal perhaps.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(true),
+        answered => answered.map(|()| true),
     }
 }
 

@@ -223,7 +223,7 @@ impl Run {
         if self.exit.is_none() && self.child.is_some() {
             self.on_pidfd_late(epoll);
         }
-        let ended = self.child.is_none() || self.exit.is_some();
+        let ended = (self.child.is_none() || self.exit.is_some()) && self.in_hand.is_none();
         if !ended || matches!(self.plan.group.populated(), Ok(true)) {
             return;
         }
@@ -261,6 +261,7 @@ impl Run {
         };
         // Everything of the run is gone before its end is known, its place included.
         self.drop_listener();
+        self.helper = None;
         self.own_proc = None;
         if complete || self.exit.is_some() {
             self.child = None;

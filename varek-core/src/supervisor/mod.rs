@@ -5,9 +5,11 @@
 //! embedder or for a sink.
 
 mod account;
+mod attributes;
 mod denials;
 mod ending;
 mod orphans;
+mod performer;
 mod pump;
 mod run;
 mod signals;
@@ -29,8 +31,9 @@ use crate::removers::{Remains, Removers, Stuck};
 use crate::sandbox::Sealed;
 use crate::spawn::{Born, Spawner};
 use crate::sys;
+use performer::Performed;
+pub(crate) use performer::Performer;
 use run::{Run, Source};
-pub(crate) use signals::Signals;
 
 /// The number of a run within its supervisor.
 pub(crate) type Key = u64;
@@ -53,6 +56,8 @@ pub(crate) enum Message {
         key: Key,
         result: Result<(), Box<Stuck>>,
     },
+    /// What came of the call that a run's thread made in the guest's place.
+    Performed { key: Key, performed: Performed },
     /// A reader or writer of the embedder's has made room or filled it.
     Streams { key: Key },
     /// No new run will come: end when the last one is over.
@@ -251,6 +256,11 @@ impl Supervisor {
                     run.on_removed(result, &self.sealed, &self.epoll);
                 }
             }
+            Message::Performed { key, performed } => {
+                if let Some(run) = self.runs.get_mut(&key) {
+                    run.on_performed(performed, &self.sealed, &self.epoll);
+                }
+            }
             Message::Streams { key } => {
                 if let Some(run) = self.runs.get_mut(&key) {
                     run.on_streams(&self.sealed, &self.epoll);
@@ -310,7 +320,7 @@ impl Drop for Ended {
 /// How long the end waits for scratch directories whose removal takes longer than their runs' grace.
 const REMOVAL_PATIENCE: Duration = Duration::from_millis(500);
 
-/// The way of one run's remains to their removal.
+/// The way of one run to other threads, of its remains above all.
 struct Undertaker {
     inbox: Arc<Inbox>,
     removers: Arc<Removers>,
@@ -318,6 +328,12 @@ struct Undertaker {
 }
 
 impl Undertaker {
+    /// The way on which the run's thread says what came of a call.
+    fn performed(&self) -> impl Fn(Performed) + Send + 'static {
+        let (inbox, key) = (self.inbox.clone(), self.key);
+        move |performed| drop(inbox.send(Message::Performed { key, performed }))
+    }
+
     fn take(&self, remains: Remains) {
         let (inbox, key) = (self.inbox.clone(), self.key);
         self.removers.submit(remains, move |result| {

@@ -12,6 +12,7 @@ use varek_telemetry::{
 };
 
 use super::account::{self, Exit, micros};
+use super::attributes::Helper;
 use super::pump::{Fed, Feed, Left, Pump};
 use super::{Key, Undertaker, encode};
 use crate::cell::{Cell, Finish};
@@ -75,7 +76,11 @@ pub(super) struct Run {
     pub(super) ended: Option<Instant>,
     pub(super) born: bool,
     pub(super) child: Option<(u32, OwnedFd)>,
-    pub(super) listener: Option<Listener>,
+    pub(super) listener: Option<Arc<Listener>>,
+    /// Makes calls in the guest's place.
+    pub(super) helper: Option<Helper>,
+    /// The call that it makes: until then no other call of this run is received.
+    pub(super) in_hand: Option<sys::Notification>,
     /// Held until the end: the kernel drops the Landlock rule of a `/proc` entry that nobody holds.
     pub(super) own_proc: Option<OwnedFd>,
     /// The child may have left a listener.
@@ -154,6 +159,8 @@ impl Run {
             born: false,
             child: None,
             listener: None,
+            helper: None,
+            in_hand: None,
             own_proc: None,
             stray: false,
             exit: None,
@@ -330,7 +337,9 @@ impl Run {
             Action::GiveUp => {
                 self.settle(sealed);
                 let pids = self.plan.group.processes().unwrap_or_default();
-                let state = if self.born {
+                let state = if self.in_hand.is_some() && pids.is_empty() {
+                    "a change of a file that the file system does not end".to_owned()
+                } else if self.born {
                     "processes that the kernel does not end".to_owned()
                 } else {
                     format!("set-up stuck at step {}", spawn::reached(&self.plan.report))
@@ -444,7 +453,7 @@ impl Run {
                 Some(fd) => epoll::add(epoll, fd, source, EventFlags::IN),
                 None => Err(rustix::io::Errno::BADF),
             };
-            self.listener = Some(listener);
+            self.listener = Some(Arc::new(listener));
             self.check(
                 watched.map_err(io::Error::from),
                 "watch the listener",
@@ -483,7 +492,7 @@ impl Run {
 
     pub(super) fn on_ready(&mut self, source: Source, sealed: &Sealed, epoll: &OwnedFd) {
         match source {
-            Source::Listener => self.on_listener(sealed),
+            Source::Listener => self.on_listener(sealed, epoll),
             Source::Oom => self.on_oom(0, sealed),
             Source::Stdin => self.on_stdin(sealed, epoll),
             Source::Stdout => self.on_output(Stream::Stdout, sealed, epoll),
@@ -549,11 +558,15 @@ impl Run {
         }
     }
 
-    fn check_empty(&mut self, sealed: &Sealed) {
+    pub(super) fn check_empty(&mut self, sealed: &Sealed) {
         if !matches!(self.stage, Stage::Alive | Stage::Delivered) || !self.born {
             return;
         }
         if self.child.is_some() && self.exit.is_none() {
+            return;
+        }
+        // Nothing is changed after the end.
+        if self.in_hand.is_some() {
             return;
         }
         match self.plan.group.populated() {

@@ -17,29 +17,9 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpgid, pidfd_open};
 use varek_cgroup::Group;
-use varek_seccomp::{Action, Program, SeccompData};
 
+use super::performer::Performed;
 use crate::sys;
-
-/// What becomes of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Performed {
-    /// The kernel may go on with it.
-    Continue,
-    /// It was done, or failed as it would have in the kernel: 0 or an error number.
-    Done(i32),
-    /// It is no such call, or it reaches beyond the run: refused as every other denied call.
-    No,
-}
-
-/// See the module.
-#[derive(Debug)]
-pub(crate) struct Signals {
-    /// The policy's own program, before signals were taken out of it.
-    allowed: Program,
-    /// `/proc` is of the pid namespace that the kernel's numbers are of.
-    own_proc: bool,
-}
 
 /// A call that sends a signal, from its registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,55 +61,39 @@ impl Call {
     }
 }
 
-impl Signals {
-    pub(crate) fn new(allowed: Program) -> Self {
-        let own = std::process::id().to_string();
-        let own_proc = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own));
-        Self { allowed, own_proc }
-    }
-
-    /// Decides a notified call of the thread `caller`, and performs it where that is the decision. `valid` says
-    /// whether the caller still waits, so that what was read about its id was about it.
-    pub(super) fn perform(
-        &self,
-        data: &SeccompData,
-        caller: u32,
-        group: &Group,
-        valid: impl Fn() -> bool,
-    ) -> Performed {
-        if !self.own_proc {
-            return Performed::No;
-        }
-        let name = self.allowed.syscall_name(data.nr.cast_unsigned());
-        let Some(call) = name.and_then(|name| Call::of(name, &data.args)) else {
-            return Performed::No;
-        };
-        if data.arch != self.allowed.arch().audit() || self.allowed.evaluate(data) != Action::Allow
-        {
-            return Performed::No;
-        }
-        let Some(own) = process_of(caller).filter(|_| valid()) else {
-            return Performed::No;
-        };
-        match call {
-            Call::Process { pid, .. } if pid == own => Performed::Continue,
-            Call::Process { pid, signal } if pid > 0 => process(pid, signal, group),
-            Call::Process { pid, signal } => many(pid, own, signal, group),
-            Call::Thread {
-                process: Some(process),
-                ..
-            } if process == own => Performed::Continue,
-            Call::Thread {
-                process: None,
-                thread,
-                ..
-            } if u32::try_from(thread) == Ok(caller) => Performed::Continue,
-            Call::Thread {
-                process,
-                thread,
-                signal,
-            } => other_thread(process, thread, signal, group),
-        }
+/// Decides a notified call of the thread `caller`, which the policy allows, and performs it where that is the decision.
+/// `valid` says whether the caller still waits, so that what was read about its id was about it.
+pub(super) fn perform(
+    name: &str,
+    args: &[u64; 6],
+    caller: u32,
+    group: &Group,
+    valid: impl Fn() -> bool,
+) -> Performed {
+    let Some(call) = Call::of(name, args) else {
+        return Performed::No;
+    };
+    let Some(own) = process_of(caller).filter(|_| valid()) else {
+        return Performed::No;
+    };
+    match call {
+        Call::Process { pid, .. } if pid == own => Performed::Continue,
+        Call::Process { pid, signal } if pid > 0 => process(pid, signal, group),
+        Call::Process { pid, signal } => many(pid, own, signal, group),
+        Call::Thread {
+            process: Some(process),
+            ..
+        } if process == own => Performed::Continue,
+        Call::Thread {
+            process: None,
+            thread,
+            ..
+        } if u32::try_from(thread) == Ok(caller) => Performed::Continue,
+        Call::Thread {
+            process,
+            thread,
+            signal,
+        } => other_thread(process, thread, signal, group),
     }
 }
 

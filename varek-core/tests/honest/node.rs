@@ -2,7 +2,7 @@
 
 use varek_core::{Command, Network, Policy, Sandbox, SyscallPolicy};
 
-use crate::support::{root, text};
+use crate::support::text;
 use crate::{assert_honest, patient, program_or_return, sandbox, support};
 
 #[track_caller]
@@ -145,14 +145,11 @@ fn the_event_loop_goes_on_without_a_ring_and_that_is_no_violation() {
 fn copies_of_files_keep_their_modes() {
     program_or_return!("node");
     let sandbox = sandbox!(patient(Policy::node()));
-    let source = "const fs = require('node:fs'); fs.writeFileSync('a', 'x', { mode: 0o600 });\n\
-                  try { fs.copyFileSync('a', 'b'); console.log(fs.statSync('b').mode & 0o777); } catch (e) { console.log(e.code); }";
-    if root() {
-        prints(&sandbox, source, "384\n", &[]);
-    } else {
-        // libuv sets the mode by a call that a guest under the embedder's uid does not get.
-        prints(&sandbox, source, "EPERM\n", &["fchmod"]);
-    }
+    let source = "const fs = require('node:fs'); fs.writeFileSync('a', 'x'); fs.chmodSync('a', 0o640); fs.mkdirSync('d'); fs.utimesSync('a', 1, 2);\n\
+                  fs.copyFileSync('a', 'b'); fs.copyFileSync('a', 'd/c'); fs.cpSync('d', 'e', { recursive: true, preserveTimestamps: true });\n\
+                  for (const f of ['b', 'e/c']) console.log(fs.statSync(f).mode & 0o777);\n\
+                  fs.cpSync('a', 'f', { preserveTimestamps: true }); console.log(fs.statSync('f').mtimeMs);";
+    prints(&sandbox, source, "416\n416\n2000\n", &[]);
 }
 
 #[test]
