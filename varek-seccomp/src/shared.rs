@@ -63,13 +63,13 @@ impl SyscallPolicy {
     /// one, without what reaches those processes and changes their files.
     ///
     /// Refused, whatever the policy allows: changes of modes, owners, times and extended attributes of files
-    /// ([`Group::FileMetadata`]), of which a supervisor can perform those of the guest's own files; tracing, reading, writing and re-limiting of other processes; keyrings,
-    /// System V objects and POSIX message queues, which belong to a uid; watching of files; local sockets but for connected
-    /// pairs, since the user's services answer at them (a service manager would start a program for the guest), and every
-    /// family but IPv4, IPv6 and netlink. Left for the caller itself only: `prlimit64`,
-    /// `setpriority`, `ioprio_set`, `sched_setaffinity`, `sched_setparam` and `sched_setscheduler`. Left without the
-    /// commands that send signals to an owner, hold up other users of a file, or change its attributes: `fcntl` and
-    /// `ioctl`.
+    /// ([`Group::FileMetadata`]), of which a supervisor can perform those of the guest's own files; tracing, reading,
+    /// writing and re-limiting of other processes; keyrings, System V objects and POSIX message queues, which belong to a
+    /// uid; watching of files; local sockets but for connected pairs, since the user's services answer at them (a service
+    /// manager would start a program for the guest), and every family but IPv4, IPv6 and netlink. Left for the caller
+    /// itself only: `prlimit64`, `setpriority`, `ioprio_set`, `sched_setaffinity`, `sched_setparam` and
+    /// `sched_setscheduler`. Left without the commands that send signals to an owner, hold up other users of a file, or
+    /// change its attributes: `fcntl` and `ioctl`.
     ///
     /// `landlock` is the ABI version of the Landlock ruleset around the guest (0 for none), which covers more from
     /// version to version: before 3, `truncate` is refused, which empties files by path, and so is `O_TRUNC` without a way to
