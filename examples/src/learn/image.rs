@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use elf::ElfStream;
-use elf::abi::PT_INTERP;
-use elf::endian::AnyEndian;
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::{Endianness, ReadCache};
 
 /// How many interpreters the kernel goes through (`linux/binfmts.h`).
 const DEEPEST: usize = 5;
@@ -48,15 +48,16 @@ fn script(file: &File) -> Option<PathBuf> {
 
 /// `PT_INTERP` of an ELF file.
 fn loader(file: File) -> Option<PathBuf> {
-    let mut image = ElfStream::<AnyEndian, _>::open_stream(file).ok()?;
-    let header = image
-        .segments()
+    let cache = ReadCache::new(file);
+    let header = FileHeader64::<Endianness>::parse(&cache).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, &cache).ok()?;
+    let mut names = segments
         .iter()
-        .find(|part| part.p_type == PT_INTERP);
-    let header = *header?;
-    let name = image.segment_data(&header).ok()?;
-    let name = name.strip_suffix(b"\0").unwrap_or(name);
-    Some(PathBuf::from(OsStr::from_bytes(name)))
+        .filter_map(|segment| segment.interpreter(endian, &cache).ok().flatten());
+    names
+        .next()
+        .map(|name| PathBuf::from(OsStr::from_bytes(name)))
 }
 
 #[cfg(test)]
