@@ -36,6 +36,9 @@ use crate::mounts;
 #[non_exhaustive]
 pub struct Filesystem {
     /// Files may be read and directories listed.
+    ///
+    /// What may be read may also be locked (flock(2)) for as long as the run lasts, which holds up whoever waits for such a
+    /// lock. On `/sys/fs/cgroup` that is every embedder that is about to start a guest.
     pub read: Vec<PathBuf>,
     /// As `read`; and files may be written, truncated, made, renamed and removed, as may directories,
     /// symbolic links, sockets and FIFOs. A device that is named itself (not a directory above it) may

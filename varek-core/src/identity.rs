@@ -33,7 +33,8 @@ pub enum Identity {
     ///   groups stay as they are, and access control lists get EOPNOTSUPP.
     ///
     /// What gets round it: the guest can stat(2) whatever the embedder can, and its processes count towards the
-    /// embedder's per-user limits (RLIMIT_NPROC, inotify instances). A file with a name beneath scratch has its mode and
+    /// embedder's per-user limits (RLIMIT_NPROC, inotify instances, the pages of pipes). Where
+    /// `/proc` is granted, it can list which descriptors other processes of the uid have open. A file with a name beneath scratch has its mode and
     /// times changed under all its names, as its content is: hard links in a directory of the embedder's, and what
     /// the guest moves or links there from a directory that is granted for writing.
     Separate(UidRange),
