@@ -11,13 +11,12 @@
 
 mod support;
 
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use support::bystander::{Bystander, shown};
 use support::{assert_clean, assert_gone, open_directory, python, root, run, text, unconfined};
 use varek_core::{Network, Outcome, Policy, Sandbox, Signal, SyscallGroup, Termination};
 
@@ -47,60 +46,6 @@ fn wide() -> Policy {
     python()
         .wall_clock(Duration::from_secs(30))
         .syscalls(|calls| calls.spare(reaching).allow(reaching))
-}
-
-/// A process of the user's, outside of any sandbox.
-struct Bystander(Child);
-
-impl Bystander {
-    fn start() -> Self {
-        let mut command = std::process::Command::new("sleep");
-        command
-            .arg("1000")
-            .env("BYSTANDER", "secret")
-            .stdin(Stdio::null())
-            // So that its group, too, may be signalled by a control.
-            .process_group(0);
-        Self(command.spawn().unwrap())
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        Path::new("/proc").join(self.0.id().to_string()).join(name)
-    }
-
-    /// What a reaching guest would change: state, limits, nice value, affinity, policy, I/O priority.
-    fn condition(&mut self) -> Vec<String> {
-        assert_eq!(self.0.try_wait().unwrap(), None, "the bystander is dead");
-        let stat = std::fs::read_to_string(self.file("stat")).unwrap();
-        let fields: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap()
-            .split_whitespace()
-            .collect();
-        // Numbered as in proc_pid_stat(5): state is the third.
-        let field = |number: usize| fields[number - 3].to_owned();
-        let state = if fields[0] == "T" { "stopped" } else { "going" };
-        let status = std::fs::read_to_string(self.file("status")).unwrap();
-        let affinity = status
-            .lines()
-            .find(|line| line.starts_with("Cpus_allowed:"));
-        vec![
-            state.to_owned(),
-            std::fs::read_to_string(self.file("limits")).unwrap(),
-            field(19),
-            field(40),
-            field(41),
-            affinity.unwrap().to_owned(),
-        ]
-    }
-}
-
-impl Drop for Bystander {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Helpers of the guests: calls by number, which give the result or -errno; V is the process to reach.
@@ -210,7 +155,7 @@ fn no_call_signals_the_users_other_processes() {
     for (name, _, route) in ROUTES {
         let mut bystander = Bystander::start();
         let before = bystander.condition();
-        attacked(&sandbox, bystander.0.id(), &format!("{OWNED}\n{route}"));
+        attacked(&sandbox, bystander.id(), &format!("{OWNED}\n{route}"));
         assert_eq!(bystander.condition(), before, "{name}");
         // The embedder itself: this very process, which would be gone.
         attacked(&sandbox, std::process::id(), &format!("{OWNED}\n{route}"));
@@ -232,14 +177,18 @@ fn outside_of_a_sandbox_each_of_these_calls_signals() {
             continue;
         }
         let mut bystander = Bystander::start();
-        unconfined(&attack(bystander.0.id(), &format!("{OWNED}\n{route}")));
+        unconfined(&attack(bystander.id(), &format!("{OWNED}\n{route}")));
         if name == "SIGSTOP" {
-            let pid = rustix::process::Pid::from_child(&bystander.0);
+            let pid = rustix::process::Pid::from_child(&bystander.process);
             let stopped = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
             assert!(stopped.is_some_and(|status| status.stopped()));
         } else {
             use std::os::unix::process::ExitStatusExt as _;
-            assert_eq!(bystander.0.wait().unwrap().signal(), Some(9), "{name}");
+            assert_eq!(
+                bystander.process.wait().unwrap().signal(),
+                Some(9),
+                "{name}"
+            );
         }
     }
 }
@@ -366,13 +315,13 @@ fn nothing_of_the_users_other_processes_can_be_read_or_traced() {
     let sandbox = sandbox!(wide());
     let mut bystander = Bystander::start();
     let before = bystander.condition();
-    for victim in [bystander.0.id(), std::process::id()] {
+    for victim in [bystander.id(), std::process::id()] {
         let outcome = attacked(&sandbox, victim, READING);
         assert_eq!(text(&outcome), "[]\nend\n", "{outcome}");
     }
     assert_eq!(bystander.condition(), before);
 
-    let seen = unconfined(&attack(bystander.0.id(), READING));
+    let seen = unconfined(&attack(bystander.id(), READING));
     for name in ["environ", "fd", "link exe", "link fd/0"] {
         assert!(seen.contains(&format!("'{name}'")), "{seen}");
     }
@@ -391,9 +340,9 @@ fn the_users_other_processes_cannot_be_limited_or_scheduled() {
     let sandbox = sandbox!(wide());
     let mut bystander = Bystander::start();
     let before = bystander.condition();
-    attacked(&sandbox, bystander.0.id(), LIMITING);
+    attacked(&sandbox, bystander.id(), LIMITING);
     assert_eq!(bystander.condition(), before);
-    unconfined(&attack(bystander.0.id(), LIMITING));
+    unconfined(&attack(bystander.id(), LIMITING));
     assert_ne!(bystander.condition(), before);
 }
 
@@ -435,22 +384,6 @@ for flags in (os.O_RDONLY, os.O_PATH, os.O_WRONLY):
     attempt(os.fchown, fd, os.getuid(), os.getgid())
     libc.ioctl(fd, 0x40086602, struct.pack('Q', 0x40))
 "
-    )
-}
-
-type Shown = (u32, i64, i64, i64, u64, String);
-
-fn shown(path: &Path) -> Shown {
-    let data = std::fs::metadata(path).unwrap();
-    let ctime = data.ctime() * 1_000_000_000 + data.ctime_nsec();
-    let content = std::fs::read_to_string(path).unwrap();
-    (
-        data.mode(),
-        data.mtime(),
-        data.mtime_nsec(),
-        ctime,
-        data.nlink(),
-        content,
     )
 }
 

@@ -11,6 +11,8 @@
     reason = "a test that cannot go on fails"
 )]
 
+pub mod bystander;
+
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
