@@ -15,7 +15,6 @@ mod embedder;
 mod support;
 
 use std::fs;
-use std::time::Duration;
 
 use embedder::sys::{Instruction, filter};
 use embedder::{Census, again, own_uids, passes};
@@ -433,7 +432,7 @@ mod held {
     fn a_child_that_has_not_joined_its_group_dies_with_the_embedder_without_a_guardian() {
         const SCRATCH: &str = "VAREK_TEST_SCRATCH";
         let name = test_name!();
-        let policy = || own_uids(Policy::native().wall_clock(Duration::from_secs(300)));
+        let policy = || own_uids(Policy::native().wall_clock(std::time::Duration::from_secs(300)));
         if let Some(role) = embedder::role() {
             let way = Way::named(&role);
             way.enter();
