@@ -89,6 +89,21 @@ fn meet(workspace: &Workspace, needs: &[Need], what: &str) -> Result<()> {
     );
 }
 
+/// Installs each of these that is missing, and gives what could not be had.
+fn wish<'a>(workspace: &Workspace, needs: &'a [Need]) -> Vec<(&'a str, anyhow::Error)> {
+    let probe = Probe {
+        scratch: workspace.target.join("xtask-setup"),
+    };
+    let missing = probe.missing(needs);
+    let tried = missing.into_iter().map(|(need, _)| {
+        let had = meet(workspace, std::slice::from_ref(need), "guests of tests use");
+        (need.name, had)
+    });
+    tried
+        .filter_map(|(name, had)| Some((name, had.err()?)))
+        .collect()
+}
+
 fn install(missing: &[&Need]) -> Result<()> {
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let Some(manager) = Manager::choose(&os_release, process::in_path) else {

@@ -1,7 +1,7 @@
-//! Guests that tests run and that no distribution's package is asked for: packages from PyPI.
+//! Guests that tests run: compilers and runtimes of the distribution, and packages from PyPI.
 //!
-//! They are worth having and nothing depends on them: where they cannot be had (no network, no `venv` module) the
-//! tests that want them report "not run", and the set-up goes on.
+//! They are worth having and nothing depends on them: where they cannot be had (no network, no right to install, no `venv`
+//! module) the tests that want them report "not run", and the set-up goes on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,13 @@ const PACKAGES: [&str; 3] = ["numpy", "pandas", "matplotlib"];
 /// `varek-core` look for it.
 const COMPLETE: &str = "complete";
 
-/// Makes the virtual environment `guests/python` in the target directory, unless it is there.
+/// Installs what is missing, each for itself, and makes the virtual environment `guests/python` in the target directory.
 pub(crate) fn prepare(workspace: &Workspace) {
+    for (need, error) in super::wish(workspace, needs::GUESTS) {
+        ui::say(&format!(
+            "Guests: there is no {need}; tests with it report \"not run\". {error:#}."
+        ));
+    }
     let place = workspace.target.join("guests").join("python");
     match environment(&place) {
         Ok(()) => ui::say(&format!(

@@ -18,14 +18,6 @@ pub(crate) const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub(crate) const OPTIONAL: &[(&str, &str)] = &[
     ("bash", "tests with a bash guest report \"not run\""),
     ("git", "tests with a git guest report \"not run\""),
-    ("node", "tests with a node guest report \"not run\""),
-    ("java", "tests with a JVM as guest report \"not run\""),
-    ("javac", "tests with a Java program report \"not run\""),
-    ("go", "tests with a Go program report \"not run\""),
-    (
-        "musl-gcc",
-        "tests with a program of musl's report \"not run\"",
-    ),
 ];
 
 /// One thing that has to be there.
@@ -90,6 +82,54 @@ pub(crate) const NEEDS: &[Need] = &[
         check: Probe::python,
     },
 ];
+
+/// What the guests of some tests are made with or run by. They are worth having and nothing depends on them.
+pub(crate) const GUESTS: &[Need] = &[
+    Need {
+        name: "node",
+        purpose: "runs guests of tests",
+        packages: [
+            &["nodejs"],
+            &["nodejs"],
+            &["nodejs"],
+            &["nodejs"],
+            &["nodejs"],
+        ],
+        check: |_| listed("node"),
+    },
+    Need {
+        name: "a JDK",
+        purpose: "builds and runs guests of tests",
+        packages: [
+            &["default-jdk-headless"],
+            &["java-latest-openjdk-devel"],
+            &["jdk-openjdk"],
+            &["openjdk21"],
+            &["java-21-openjdk-devel"],
+        ],
+        check: |_| listed("java").and_then(|()| listed("javac")),
+    },
+    Need {
+        name: "go",
+        purpose: "builds guests of tests",
+        packages: [&["golang-go"], &["golang"], &["go"], &["go"], &["go"]],
+        check: |_| listed("go"),
+    },
+    Need {
+        name: "musl-gcc",
+        purpose: "builds guests of tests with another C library",
+        // Where musl is the C library there is no such command.
+        packages: [&["musl-tools"], &["musl-gcc"], &["musl"], &[], &[]],
+        check: |_| listed("musl-gcc"),
+    },
+];
+
+/// Whether the sandbox finds the program.
+fn listed(name: &str) -> Result<(), String> {
+    program(name)
+        .map(drop)
+        .ok_or_else(|| format!("There is no {name} in {SEARCH_PATH}."))
+}
 
 /// What virtual machines are run with. Only Debian's packages are named: the kernels are Debian's.
 pub(crate) const MACHINES: &[Need] = &[
