@@ -119,8 +119,9 @@ pub use policy::Policy;
 pub use sandbox::{Sandbox, SandboxBuilder};
 pub use varek_seccomp::{FLOOR, Group as SyscallGroup, Rule, SyscallPolicy};
 pub use varek_telemetry::{
-    Answer, Cause, Cleanup, Denial, Enforcement, Event, EventKind, Flushed, Layer, LayerStatus,
-    LimitHit, Resource, RunId, Signal, Sink, Stream, Termination, UnknownReason, Usage,
+    Answer, Arguments, Cause, Cleanup, Denial, Enforcement, Event, EventKind, Flushed, Layer,
+    LayerStatus, LimitHit, Resource, RunId, Signal, Sink, Stream, Termination, UnknownReason,
+    Usage,
 };
 
 /// The examples of the README, so that they compile.

@@ -197,6 +197,12 @@ pub enum Resource {
     /// File size, bytes. Listed only where the first process died of SIGXFSZ: a guest that ignores the
     /// signal sees EFBIG and the kernel leaves no other trace.
     FileSize,
+    /// All files in the scratch directory together, bytes.
+    Scratch,
+    /// Number of files in the scratch directory.
+    ScratchFiles,
+    /// Open descriptors of one process.
+    Descriptors,
 }
 
 impl fmt::Display for Resource {
@@ -209,6 +215,9 @@ impl fmt::Display for Resource {
             Self::WallClock => "wall clock",
             Self::Output => "output",
             Self::FileSize => "file size",
+            Self::Scratch => "scratch",
+            Self::ScratchFiles => "scratch files",
+            Self::Descriptors => "descriptors",
         })
     }
 }

@@ -3,32 +3,37 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::{Cause, Cleanup, Enforcement, LimitHit, RunId, Termination, Usage};
+use crate::{
+    Arguments, Cause, Cleanup, Enforcement, LimitHit, RunId, Signal, Termination, Usage, decode,
+};
 
 /// One thing that the supervisor of a run saw or did.
 ///
 /// An event is recorded after what it reports. `sequence` counts from 0 without a gap within a run;
-/// events of different runs come in any order.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// events of different runs come in any order. What a queue or a fan-out says of itself (dropped events, a sink's
+/// fault) has the run and the sequence of the event beside it. Nothing in an event is a value of the environment; its
+/// written form is described at [`Record`](crate::Record).
+#[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// The run.
     pub run: RunId,
     /// Position within the run, from 0.
     pub sequence: u64,
     /// The embedder's wall clock.
-    #[serde(with = "humantime_serde")]
     pub time: SystemTime,
     /// Since the run started, by CLOCK_MONOTONIC.
-    #[serde(with = "humantime_serde")]
     pub elapsed: Duration,
     /// What happened.
-    #[serde(flatten)]
     pub kind: EventKind,
 }
 
 /// What happened.
+///
+/// In the written form a kind's fields stand beside those of the [`Event`], so no kind has a field called
+/// `v`, `run`, `sequence`, `time`, `elapsed`, `event`, `index` or `chain`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -39,8 +44,8 @@ pub enum EventKind {
         program: String,
         /// The interpreter that the program's `#!` line names, where it has one.
         interpreter: Option<String>,
-        /// How many arguments follow the program's name; their text is never in an event.
-        arguments: usize,
+        /// The arguments that follow the program's name, in as much detail as the embedder asked for.
+        arguments: Arguments,
         /// The policy's digest.
         policy: String,
         /// What is in force.
@@ -62,10 +67,21 @@ pub enum EventKind {
         /// The bound, bytes.
         limit: u64,
     },
+    /// The wall clock limit passed; the kill that follows is an event of its own.
+    DeadlinePassed {
+        /// The limit.
+        #[serde(with = "humantime_serde")]
+        limit: Duration,
+    },
     /// VAREK killed the whole tree. At most one of a run has the cause that `Termination` names.
     KillIssued {
         /// Why.
         cause: Cause,
+    },
+    /// The first process was ended by a signal that VAREK did not send; before `GuestExited`.
+    GuestSignaled {
+        /// Which.
+        signal: Signal,
     },
     /// The first process ended.
     GuestExited {
@@ -77,7 +93,7 @@ pub enum EventKind {
         /// How many were counted just before.
         count: usize,
     },
-    /// The run is over. Always the last event of a run.
+    /// The run is over: the last event of a run, but for what a queue reports as dropped after it.
     RunFinished {
         /// How it ended.
         termination: Termination,
@@ -86,7 +102,8 @@ pub enum EventKind {
         /// Whether everything is gone.
         cleanup: Cleanup,
     },
-    /// A queue had to drop events; it carries the run and sequence of the event that comes next.
+    /// Events did not fit into a queue, or their destination refused them. It carries the run and sequence
+    /// of the event beside the gap: the next one, or the last one before where none follows.
     EventsDropped {
         /// How many.
         count: u64,
@@ -96,6 +113,27 @@ pub enum EventKind {
         /// What, with the operation and the error.
         fault: String,
     },
+}
+
+impl EventKind {
+    /// The kind's name in the written form, such as `syscall_denied`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::RunStarted { .. } => "run_started",
+            Self::GuestStarted { .. } => "guest_started",
+            Self::SyscallDenied(_) => "syscall_denied",
+            Self::LimitHit(_) => "limit_hit",
+            Self::OutputTruncated { .. } => "output_truncated",
+            Self::DeadlinePassed { .. } => "deadline_passed",
+            Self::KillIssued { .. } => "kill_issued",
+            Self::GuestSignaled { .. } => "guest_signaled",
+            Self::GuestExited { .. } => "guest_exited",
+            Self::DescendantsKilled { .. } => "descendants_killed",
+            Self::RunFinished { .. } => "run_finished",
+            Self::EventsDropped { .. } => "events_dropped",
+            Self::MonitorFault { .. } => "monitor_fault",
+        }
+    }
 }
 
 /// An output stream of the guest.
@@ -108,11 +146,23 @@ pub enum Stream {
     Stderr,
 }
 
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        })
+    }
+}
+
 /// A denied system call, as the kernel reported it.
 ///
 /// The numbers are the registers at the time of the call. Pointers among them are addresses in the
 /// guest; what they point at is not read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// The written form has one field more, `decoded`, the text of [`Denial::decoded`] for those who read logs
+/// without this crate; it is not read back.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Denial {
     /// The name, where the table of the architecture knows the number.
     pub syscall: Option<String>,
@@ -135,18 +185,38 @@ impl Denial {
             .clone()
             .unwrap_or_else(|| format!("{}:{}", self.abi, self.number))
     }
+
+    /// The call as a person would write it, such as `socket(AF_INET, SOCK_STREAM|SOCK_CLOEXEC, 0)`.
+    ///
+    /// Scalar arguments are named by tables, on Linux and for the ABIs of the architecture that this crate
+    /// was built for; all else are numbers. Addresses read `unverified:0x…`: what they point at was not read,
+    /// and the guest can change it.
+    pub fn decoded(&self) -> String {
+        let mut text = String::new();
+        // A string takes everything.
+        let _ = decode::write(&mut text, self);
+        text
+    }
+}
+
+impl Serialize for Denial {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut written = serializer.serialize_struct("Denial", 7)?;
+        written.serialize_field("syscall", &self.syscall)?;
+        written.serialize_field("number", &self.number)?;
+        written.serialize_field("abi", &self.abi)?;
+        written.serialize_field("arguments", &self.arguments)?;
+        written.serialize_field("decoded", &self.decoded())?;
+        written.serialize_field("thread", &self.thread)?;
+        written.serialize_field("answer", &self.answer)?;
+        written.end()
+    }
 }
 
 impl fmt::Display for Denial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}(", self.name())?;
-        for (index, argument) in self.arguments.iter().enumerate() {
-            if index > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{argument:#x}")?;
-        }
-        write!(f, ") {}", self.answer)
+        decode::write(f, self)?;
+        write!(f, " {}", self.answer)
     }
 }
 
@@ -172,132 +242,6 @@ impl fmt::Display for Answer {
             Self::Errno(errno) => write!(f, "= errno {errno}"),
             Self::Probe => f.write_str("= ENOSYS"),
             Self::Kill => f.write_str("killed"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Layer, LayerStatus, Resource, Signal, UnknownReason};
-
-    fn kinds() -> Vec<EventKind> {
-        let mut enforcement = Enforcement::default();
-        let detail = "5 bytes".into();
-        enforcement.record(Layer::Memory, LayerStatus::Enforced { detail });
-        enforcement.record(Layer::Cpu, LayerStatus::NotAsked);
-        let reason = "the host has none".into();
-        enforcement.record(Layer::DenialReports, LayerStatus::Missing { reason });
-        let denial = |syscall: Option<&str>, answer| Denial {
-            syscall: syscall.map(str::to_owned),
-            number: u32::MAX,
-            abi: "x86_64".into(),
-            arguments: [0, 1, u64::MAX, 1 << 63, 4, 5],
-            thread: 7,
-            answer,
-        };
-        let limit = |limit| LimitHit {
-            resource: Resource::CpuTime,
-            limit,
-            count: u64::MAX,
-            evidence: "cpu.stat".into(),
-        };
-        let usage = Usage {
-            wall_clock: Duration::new(3, 1),
-            throttled: Some(Duration::from_millis(7)),
-            memory_peak: Some(u64::MAX),
-            ..Usage::default()
-        };
-        let name = "ptrace".to_owned();
-        let step = "exec".to_owned();
-        let causes = [
-            Cause::WallClock,
-            Cause::CpuTime,
-            Cause::OutOfMemory,
-            Cause::HostOutOfMemory,
-            Cause::OutputLimit,
-            Cause::Syscall { name },
-            Cause::DenialBudget,
-            Cause::SetupTimeout { step },
-            Cause::Cancelled,
-            Cause::Dropped,
-            Cause::SupervisorFault,
-        ];
-        let terminations = [
-            Termination::Exited(3),
-            Termination::Signaled(Signal::KILL),
-            Termination::Unknown {
-                reason: UnknownReason::StillRunning,
-            },
-        ];
-        let ends = terminations
-            .into_iter()
-            .chain(causes.clone().map(Termination::Killed));
-        let cleanups = [
-            Cleanup::Complete,
-            Cleanup::Incomplete {
-                pids: vec![1, 2],
-                state: "stuck".into(),
-            },
-        ];
-        let mut kinds = vec![
-            EventKind::RunStarted {
-                program: "/bin/true".into(),
-                interpreter: None,
-                arguments: 2,
-                policy: "sha256:0".into(),
-                enforcement,
-            },
-            EventKind::GuestStarted { pid: 9 },
-            EventKind::SyscallDenied(denial(Some("execve"), Answer::Errno(1))),
-            EventKind::SyscallDenied(denial(None, Answer::Probe)),
-            EventKind::SyscallDenied(denial(None, Answer::Kill)),
-            EventKind::LimitHit(limit(None)),
-            EventKind::LimitHit(limit(Some(u64::MAX))),
-            EventKind::OutputTruncated {
-                stream: Stream::Stderr,
-                limit: 5,
-            },
-            EventKind::DescendantsKilled { count: 3 },
-            EventKind::EventsDropped { count: 4 },
-            EventKind::MonitorFault { fault: "x".into() },
-        ];
-        kinds.extend(causes.map(|cause| EventKind::KillIssued { cause }));
-        for termination in ends {
-            let cleanup = cleanups[kinds.len() % 2].clone();
-            kinds.push(EventKind::GuestExited {
-                termination: termination.clone(),
-            });
-            kinds.push(EventKind::RunFinished {
-                termination,
-                usage,
-                cleanup,
-            });
-        }
-        kinds
-    }
-
-    #[test]
-    fn every_event_reads_back_from_its_json_line_as_it_was() {
-        for (sequence, kind) in (0..).zip(kinds()) {
-            let event = Event {
-                run: RunId::from_bits(0x00ff << 64),
-                sequence,
-                time: SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789),
-                elapsed: Duration::new(1, 999_999_999),
-                kind,
-            };
-            let line = serde_json::to_string(&event).unwrap();
-            assert!(!line.contains('\n'), "{line}");
-            assert_eq!(
-                serde_json::from_str::<Event>(&line).unwrap(),
-                event,
-                "{line}"
-            );
-            // And by way of a value, as log pipelines do it.
-            let value: serde_json::Value = serde_json::from_str(&line).unwrap();
-            assert!(value["event"].is_string(), "{line}");
-            assert_eq!(serde_json::from_value::<Event>(value).unwrap(), event);
         }
     }
 }

@@ -7,14 +7,18 @@
 //!
 //! This crate knows no kernel: it holds the words that `varek-core` reports with.
 
+mod arguments;
 mod cause;
+mod decode;
 mod event;
 mod layer;
 mod queue;
 mod run;
 mod sink;
 mod usage;
+mod wire;
 
+pub use arguments::{ArgumentDetail, Arguments};
 pub use cause::{Cause, LimitHit, Resource, Signal, Termination, UnknownReason};
 pub use event::{Answer, Denial, Event, EventKind, Stream};
 pub use layer::{Enforcement, Layer, LayerStatus};
@@ -22,3 +26,4 @@ pub use queue::Queue;
 pub use run::RunId;
 pub use sink::{Flushed, Sink};
 pub use usage::{Cleanup, Usage};
+pub use wire::{ReadError, Record, Records, UnknownRecord, WIRE_VERSION, records};

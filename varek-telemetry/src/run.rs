@@ -27,6 +27,11 @@ impl RunId {
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
+
+    /// The bits of the name.
+    pub const fn to_bits(self) -> u128 {
+        self.0
+    }
 }
 
 impl fmt::Display for RunId {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use varek_telemetry::{
-    Cause, Cleanup, Event, EventKind, Layer, LimitHit, Resource, Signal, Sink, Stream,
+    Arguments, Cause, Cleanup, Event, EventKind, Layer, LimitHit, Resource, Signal, Sink, Stream,
 };
 
 use super::account::{self, Exit, micros};
@@ -185,7 +185,9 @@ impl Run {
                 .interpreter
                 .as_ref()
                 .map(|p| p.to_string_lossy().into_owned()),
-            arguments: run.plan.arguments,
+            arguments: Arguments::None {
+                count: run.plan.arguments,
+            },
             policy: sealed.digest.clone(),
             enforcement: match run.plan.scratch_status.take() {
                 Some(status) => {
