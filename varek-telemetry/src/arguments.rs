@@ -112,6 +112,24 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
+/// What [`hex`] wrote, of this many bytes; `None` for all else, upper case included.
+pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |byte: &u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(high)? << 4 | digit(low)?;
+    }
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,5 +160,13 @@ mod tests {
             panic!()
         };
         assert_eq!((text.len(), omitted), (1, 2));
+    }
+
+    #[test]
+    fn hexadecimal_digits_read_back_and_nothing_else_does() {
+        assert_eq!(unhex::<2>(&hex(&[0, 0xaf])), Some([0, 0xaf]));
+        for wrong in ["00a", "00aff", "00AF", "00ag", ""] {
+            assert_eq!(unhex::<2>(wrong), None, "{wrong}");
+        }
     }
 }

@@ -8,10 +8,15 @@
 //! This crate knows no kernel: it holds the words that `varek-core` reports with.
 
 mod arguments;
+mod audit;
 mod cause;
 mod decode;
 mod event;
 mod fanout;
+#[cfg(target_os = "linux")]
+mod file;
+#[cfg(target_os = "linux")]
+mod json_lines;
 mod layer;
 mod owner;
 mod queue;
@@ -21,9 +26,18 @@ mod usage;
 mod wire;
 
 pub use arguments::{ArgumentDetail, Arguments};
+#[cfg(target_os = "linux")]
+pub use audit::AuditLog;
+#[cfg(feature = "signing")]
+pub use audit::{BadHead, BadKey, SignedHead, SigningKey, VerifyingKey};
+pub use audit::{Head, NotAHead, NotVerified, Verified, verify};
 pub use cause::{Cause, LimitHit, Resource, Signal, Termination, UnknownReason};
 pub use event::{Answer, Denial, Event, EventKind, Stream};
 pub use fanout::Fanout;
+#[cfg(target_os = "linux")]
+pub use file::LogError;
+#[cfg(target_os = "linux")]
+pub use json_lines::JsonLines;
 pub use layer::{Enforcement, Layer, LayerStatus};
 pub use queue::Queue;
 pub use run::RunId;

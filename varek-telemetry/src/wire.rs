@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for Event {
 /// # The written form
 /// An event is one JSON object on one line: `v`, `run`, `sequence`, `time` (RFC 3339, UTC), `elapsed` (as
 /// humantime writes durations), `event` (the kind's name), and the kind's own fields. An
-/// audit log adds `index` and `chain`.
+/// [`AuditLog`](crate::AuditLog) adds `index` and `chain`.
 ///
 /// # What stays as it is
 /// Within one value of `v`, a field that is there keeps its name, type, unit and meaning, and no field that
@@ -174,7 +174,8 @@ pub struct Records<R> {
     lines: Lines<R>,
 }
 
-/// Reads a log of one event a line. Empty lines are skipped.
+/// Reads a log that [`JsonLines`](crate::JsonLines) or [`AuditLog`](crate::AuditLog) wrote. Empty lines are
+/// skipped. What an [`AuditLog`](crate::AuditLog) proves is for [`verify`](crate::verify) to say, not for this reader.
 pub const fn records<R: BufRead>(reader: R) -> Records<R> {
     Records {
         lines: Lines::new(reader),
