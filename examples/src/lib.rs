@@ -10,6 +10,7 @@
 //! | `learn` | the smallest policy that a trusted program needs ([`learn`]) |
 //! | `verification_battery` | five checks as a JSON manifest, for a gate ([`battery`]) |
 //! | `regression_suite` | eight payloads with known ends, for a gate ([`suite`]) |
+//! | `report` | a log of events as a page for a browser and a summary for the terminal ([`report`]) |
 //! | `exec_jsonl` | requests as JSON lines, outcomes as JSON lines, for other languages ([`jsonl`]) |
 
 pub mod battery;
@@ -17,6 +18,7 @@ pub mod doctor;
 pub mod evidence;
 pub mod jsonl;
 pub mod learn;
+pub mod report;
 pub mod showcase;
 pub mod suite;
 pub mod terminal;

@@ -168,17 +168,24 @@ pub fn table(
     table.trim_fmt()
 }
 
-/// What a guest wrote must not move the cursor or change colours: control characters become their escapes.
+/// What a guest wrote must not move the cursor, change colours or turn the direction of what stands after it: control
+/// characters become their escapes, and so does what cannot be seen.
 fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        if letter.is_control() && letter != '\n' {
+        if letter != '\n' && (letter.is_control() || is_unseen(letter)) {
             shown.extend(letter.escape_default());
         } else {
             shown.push(letter);
         }
     }
     shown
+}
+
+/// Characters without a shape, and those that turn the direction of text (Unicode's default ignorable ones that occur
+/// in such tricks).
+pub(crate) const fn is_unseen(letter: char) -> bool {
+    matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// A line on standard error that says what is going on; on a terminal alone.
