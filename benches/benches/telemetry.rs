@@ -36,6 +36,7 @@ fn denied(sequence: u64) -> Event {
             arguments: [2, 0x8_0001, 0, 0x7fff_1234_5678, 0, 0],
             thread: 4_242,
             answer: Answer::Errno(1),
+            count: 1,
         }),
     }
 }

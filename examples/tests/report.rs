@@ -54,6 +54,7 @@ fn log(denials: u64) -> String {
             arguments: [2, 1, 0, 0, 0, 0],
             thread: 1,
             answer: Answer::Errno(1),
+            count: 1,
         };
         log += &event(7, sequence, EventKind::SyscallDenied(denial));
     }

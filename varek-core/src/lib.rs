@@ -119,10 +119,13 @@ pub use policy::Policy;
 pub use sandbox::{Sandbox, SandboxBuilder};
 pub use varek_seccomp::{FLOOR, Group as SyscallGroup, Rule, SyscallPolicy};
 pub use varek_telemetry::{
-    Answer, Arguments, Cause, Cleanup, Denial, Enforcement, Event, EventKind, Flushed, Layer,
-    LayerStatus, LimitHit, Resource, RunId, Signal, Sink, Stream, Termination, UnknownReason,
-    Usage,
+    Answer, ArgumentDetail, Arguments, Cause, Cleanup, Denial, Enforcement, Event, EventKind,
+    Flushed, Layer, LayerStatus, LimitHit, Resource, RunId, Signal, Sink, Stream, Termination,
+    UnknownReason, Usage,
 };
+
+/// Sinks, the written form of events, and everything else of the crate that the events are from.
+pub use varek_telemetry as telemetry;
 
 /// The examples of the README, so that they compile.
 #[cfg(doctest)]

@@ -243,10 +243,13 @@ impl Denials {
     fn add(&mut self, denial: &Denial) {
         self.calls
             .entry(denial.name())
-            .and_modify(|call| call.count += 1)
+            .and_modify(|call| call.count += denial.count)
             .or_insert_with(|| DeniedCall {
-                count: 1,
-                first: denial.clone(),
+                count: denial.count,
+                first: Denial {
+                    count: 1,
+                    ..denial.clone()
+                },
             });
     }
 
@@ -305,6 +308,7 @@ mod tests {
             arguments: [0; 6],
             thread: 7,
             answer,
+            count: 1,
         })
     }
 

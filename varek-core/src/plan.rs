@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use varek_cgroup::Group;
 use varek_seccomp::{Instruction, Permit};
-use varek_telemetry::{Layer, LayerStatus, RunId};
+use varek_telemetry::{Arguments, Layer, LayerStatus, RunId};
 
 use crate::child::sys::{
     Rlimit, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
@@ -103,7 +103,7 @@ pub(crate) struct RunPlan {
     pub(crate) stderr: Capture,
     pub(crate) program: PathBuf,
     pub(crate) interpreter: Option<PathBuf>,
-    pub(crate) arguments: usize,
+    pub(crate) arguments: Arguments,
 }
 
 /// Prepares a run. Everything that was made is removed again when this fails.
@@ -213,7 +213,7 @@ pub(crate) fn prepare(
         stderr: streams.stderr,
         program: image.path,
         interpreter: image.interpreter,
-        arguments: command.arguments.len(),
+        arguments: Arguments::of(policy.record_arguments, &command.arguments),
     };
     Ok((child, run))
 }

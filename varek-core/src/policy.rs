@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use varek_seccomp::SyscallPolicy;
-use varek_telemetry::Layer;
+use varek_telemetry::{ArgumentDetail, Layer};
 
 use crate::error::Problem;
 use crate::filesystem::Filesystem;
@@ -69,6 +69,10 @@ pub struct Policy {
     /// The guest's uid and gid.
     #[serde(default)]
     pub identity: Identity,
+    /// How much of a program's arguments the event of its start carries; their number alone unless it is said. Values of
+    /// the environment are in no event.
+    #[serde(default)]
+    pub record_arguments: ArgumentDetail,
     /// How long after its kill a run may take to be gone before `wait` returns all the same.
     #[serde(with = "humantime_serde", default = "Policy::default_grace")]
     pub grace: Duration,
@@ -127,6 +131,7 @@ impl Policy {
             environment: environment.into(),
             search_path: Self::default_search_path(),
             identity: Identity::default(),
+            record_arguments: ArgumentDetail::default(),
             grace: Self::default_grace(),
             best_effort: Self::default_best_effort(),
         }
@@ -257,6 +262,13 @@ impl Policy {
     #[must_use]
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = identity;
+        self
+    }
+
+    /// Says how much of a program's arguments goes into events.
+    #[must_use]
+    pub fn record_arguments(mut self, detail: ArgumentDetail) -> Self {
+        self.record_arguments = detail;
         self
     }
 

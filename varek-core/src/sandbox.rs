@@ -569,6 +569,12 @@ impl Sandbox {
         }
     }
 
+    /// What is wrong with the sink, where something is: it panicked, or has held up one event for seconds. Its events are
+    /// counted as dropped from then on; no run is affected.
+    pub fn sink_fault(&self) -> Option<String> {
+        self.engine.sealed.sink.as_ref().and_then(Sink::fault)
+    }
+
     /// Runs a command to its end.
     ///
     /// It returns by the deadline of the policy and its grace at the latest, counted from when the run has a place

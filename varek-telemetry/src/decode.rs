@@ -197,6 +197,7 @@ mod tests {
             arguments,
             thread: 1,
             answer: Answer::Errno(1),
+            count: 1,
         }
     }
 

@@ -176,6 +176,14 @@ pub struct Denial {
     pub thread: u32,
     /// What the guest got.
     pub answer: Answer,
+    /// How many calls this stands for: more than 1 where a storm of one call is recorded together, with the registers and
+    /// the thread of the first.
+    #[serde(default = "one")]
+    pub count: u64,
+}
+
+fn one() -> u64 {
+    1
 }
 
 impl Denial {
@@ -201,7 +209,8 @@ impl Denial {
 
 impl Serialize for Denial {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut written = serializer.serialize_struct("Denial", 7)?;
+        let fields = if self.count == 1 { 7 } else { 8 };
+        let mut written = serializer.serialize_struct("Denial", fields)?;
         written.serialize_field("syscall", &self.syscall)?;
         written.serialize_field("number", &self.number)?;
         written.serialize_field("abi", &self.abi)?;
@@ -209,6 +218,10 @@ impl Serialize for Denial {
         written.serialize_field("decoded", &self.decoded())?;
         written.serialize_field("thread", &self.thread)?;
         written.serialize_field("answer", &self.answer)?;
+        // Left out where there is nothing to say, which is nearly always.
+        if self.count != 1 {
+            written.serialize_field("count", &self.count)?;
+        }
         written.end()
     }
 }
@@ -216,7 +229,11 @@ impl Serialize for Denial {
 impl fmt::Display for Denial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         decode::write(f, self)?;
-        write!(f, " {}", self.answer)
+        write!(f, " {}", self.answer)?;
+        if self.count == 1 {
+            return Ok(());
+        }
+        write!(f, " ×{}", self.count)
     }
 }
 

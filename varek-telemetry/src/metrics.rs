@@ -59,7 +59,7 @@ impl Sink for Metrics {
                     Answer::Kill => "kill",
                 };
                 counter!("varek_denied_calls_total", "call" => call, "answer" => answer)
-                    .increment(1);
+                    .increment(denial.count);
             }
             EventKind::LimitHit(hit) => {
                 let resource = hit.resource.to_string();

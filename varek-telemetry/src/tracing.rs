@@ -69,9 +69,15 @@ impl Sink for Tracing {
             ),
             EventKind::GuestStarted { pid } => say!(debug, event, pid = *pid),
             EventKind::SyscallDenied(denial) => {
-                let (call, thread) = (denial.decoded(), denial.thread);
+                let (call, thread, count) = (denial.decoded(), denial.thread, denial.count);
                 if denial.answer == Answer::Probe {
-                    say!(debug, event, call = call.as_str(), thread = thread);
+                    say!(
+                        debug,
+                        event,
+                        call = call.as_str(),
+                        thread = thread,
+                        count = count
+                    );
                 } else {
                     let name = denial.name();
                     say!(
@@ -79,7 +85,8 @@ impl Sink for Tracing {
                         event,
                         syscall = name.as_str(),
                         call = call.as_str(),
-                        thread = thread
+                        thread = thread,
+                        count = count
                     );
                 }
             }

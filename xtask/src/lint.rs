@@ -85,20 +85,12 @@ fn cargo(workspace: &Workspace, report: &mut Report) -> Result<()> {
     let mut plain = workspace.cargo(clippy);
     plain.args(deny);
     report.command("cargo clippy", plain)?;
-    match workspace.test_hooks() {
-        Some(feature) => {
-            let mut hooked = workspace.cargo(clippy);
-            hooked.args(["--features", &feature]).args(deny);
-            report.command("cargo clippy with the test hooks", hooked)?;
-        }
-        None => report.not_run(
-            "cargo clippy with the test hooks",
-            "varek-core has no feature `test-hooks`",
-        ),
-    }
+    let mut whole = workspace.cargo(clippy);
+    whole.arg("--all-features").args(deny);
+    report.command("cargo clippy with every feature", whole)?;
 
     ui::headline("Documentation");
-    let mut doc = workspace.cargo(["doc", "--workspace", "--no-deps"]);
+    let mut doc = workspace.cargo(["doc", "--workspace", "--no-deps", "--all-features"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     report.command("cargo doc", doc)
 }

@@ -64,7 +64,7 @@ pub(crate) fn host(
     selection: &Selection,
     summary: &mut Summary,
 ) -> Result<bool> {
-    let scope = scope(workspace, selection);
+    let scope = scope(selection);
     ui::headline("Benches: compile check");
     let mut benches = workspace.cargo(["check", "--benches"]);
     benches.args(&scope);
@@ -99,7 +99,7 @@ pub(crate) fn host(
 }
 
 /// The packages and features, as arguments of cargo.
-pub(crate) fn scope(workspace: &Workspace, selection: &Selection) -> Vec<String> {
+pub(crate) fn scope(selection: &Selection) -> Vec<String> {
     let mut scope = Vec::new();
     for package in &selection.packages {
         scope.extend(["--package".to_owned(), package.clone()]);
@@ -107,16 +107,8 @@ pub(crate) fn scope(workspace: &Workspace, selection: &Selection) -> Vec<String>
     if selection.packages.is_empty() {
         scope.push("--workspace".to_owned());
     }
-    match workspace.test_hooks() {
-        Some(feature) => {
-            let owner = feature.split('/').next().unwrap_or_default();
-            if selection.packages.is_empty() || selection.packages.iter().any(|name| name == owner)
-            {
-                scope.extend(["--features".to_owned(), feature]);
-            }
-        }
-        None => ui::warn("varek-core has no feature `test-hooks`: the tests are built without it"),
-    }
+    // The sinks of other crates, and the hidden feature that opens what only tests may reach.
+    scope.push("--all-features".to_owned());
     scope
 }
 

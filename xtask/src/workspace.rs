@@ -1,4 +1,4 @@
-//! The workspace as Cargo describes it: where it is, its packages, their features and targets.
+//! The workspace as Cargo describes it: where it is, its packages and their targets.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,16 +8,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The package whose hidden feature opens what only tests may reach.
-const HOOKED_PACKAGE: &str = "varek-core";
-const HOOKS_FEATURE: &str = "test-hooks";
-
 /// A member of the workspace.
 #[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
     directory: PathBuf,
-    features: Vec<String>,
 }
 
 /// The workspace that this program belongs to.
@@ -91,17 +86,6 @@ impl Workspace {
             .find(|package| package.directory == wanted)
             .with_context(|| format!("the workspace has no package in `{directory}/`"))
     }
-
-    /// The feature that tests of the whole workspace are built with, as Cargo takes it; `None`
-    /// where the package has no such feature.
-    pub(crate) fn test_hooks(&self) -> Option<String> {
-        let package = self.package(HOOKED_PACKAGE)?;
-        package
-            .features
-            .iter()
-            .any(|feature| feature == HOOKS_FEATURE)
-            .then(|| format!("{HOOKED_PACKAGE}/{HOOKS_FEATURE}"))
-    }
 }
 
 impl Package {
@@ -110,12 +94,6 @@ impl Package {
         Some(Self {
             name: package.get("name")?.as_str()?.to_owned(),
             directory: manifest.parent()?.to_owned(),
-            features: package
-                .get("features")?
-                .as_object()?
-                .keys()
-                .cloned()
-                .collect(),
         })
     }
 }
@@ -129,25 +107,11 @@ fn cargo_program() -> Command {
 mod tests {
     use super::*;
 
-    fn sample(features: &str) -> Workspace {
-        let text = format!(
-            r#"{{"workspace_root": "/w", "target_directory": "/w/target", "packages": [
-                {{"name": "varek-core", "manifest_path": "/w/varek-core/Cargo.toml",
-                  "features": {features}}}]}}"#
-        );
-        Workspace::from_metadata(&serde_json::from_str(&text).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn the_hooks_are_asked_for_only_where_the_package_has_them() {
-        let with = sample(r#"{"default": [], "test-hooks": []}"#);
-        assert_eq!(with.test_hooks().as_deref(), Some("varek-core/test-hooks"));
-        assert_eq!(sample(r#"{"default": []}"#).test_hooks(), None);
-    }
-
     #[test]
     fn a_package_is_found_by_its_directory() {
-        let workspace = sample("{}");
+        let text = r#"{"workspace_root": "/w", "target_directory": "/w/target", "packages": [
+            {"name": "varek-core", "manifest_path": "/w/varek-core/Cargo.toml"}]}"#;
+        let workspace = Workspace::from_metadata(&serde_json::from_str(text).unwrap()).unwrap();
         assert_eq!(
             workspace.require_package_in("varek-core").unwrap().name,
             "varek-core"

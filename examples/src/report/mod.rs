@@ -235,15 +235,15 @@ impl Run {
                     _ => "refused",
                 };
                 if denial.answer == Answer::Probe {
-                    self.probes += 1;
+                    self.probes += denial.count;
                 } else {
-                    self.denied += 1;
+                    self.denied += denial.count;
                 }
                 let key = (denial.name(), answer);
                 if self.calls.len() < MOST_CALLS || self.calls.contains_key(&key) {
-                    *self.calls.entry(key).or_default() += 1;
+                    *self.calls.entry(key).or_default() += denial.count;
                 } else {
-                    *self.calls.entry(("others".into(), answer)).or_default() += 1;
+                    *self.calls.entry(("others".into(), answer)).or_default() += denial.count;
                 }
                 denial.to_string()
             }

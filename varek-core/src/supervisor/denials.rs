@@ -144,6 +144,7 @@ impl Run {
             arguments: call.args,
             thread: call.pid,
             answer,
+            count: 1,
         };
         let (errno, answer) = match sealed.program.decide(&data(call)) {
             Decision::Refuse { errno } => (errno, Answer::Errno(errno)),
@@ -159,7 +160,7 @@ impl Run {
         };
         match sys::answer_call(listener, call.id, errno) {
             Ok(()) => {
-                self.emit(EventKind::SyscallDenied(denial(answer)), sealed);
+                self.denied(denial(answer), sealed);
                 self.observe(Observation::Denied, sealed);
             }
             // The guest was killed before it got the answer: no call was denied.

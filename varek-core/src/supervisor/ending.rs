@@ -256,6 +256,8 @@ impl Run {
                 cleanup,
             };
             self.emit(finished, sealed);
+            #[cfg(feature = "test-hooks")]
+            self.compare_with_events();
             let empty = Outcome::new(self.plan.run);
             Finish::Outcome(Box::new(std::mem::replace(&mut self.outcome, empty)))
         };

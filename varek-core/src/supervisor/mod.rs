@@ -11,6 +11,7 @@ mod ending;
 mod orphans;
 mod performer;
 mod pump;
+mod record;
 mod run;
 mod signals;
 

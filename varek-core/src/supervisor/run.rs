@@ -3,17 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventFlags};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
-use varek_telemetry::{
-    Arguments, Cause, Cleanup, Event, EventKind, Layer, LimitHit, Resource, Signal, Sink, Stream,
-};
+use varek_telemetry::{Cause, Cleanup, EventKind, Layer, LimitHit, Resource, Signal, Stream};
 
 use super::account::{self, Exit, micros};
 use super::attributes::Helper;
 use super::pump::{Fed, Feed, Left, Pump};
+use super::record::Storm;
 use super::{Key, Undertaker, encode};
 use crate::cell::{Cell, Finish};
 use crate::error::SetupStep;
@@ -99,7 +98,12 @@ pub(super) struct Run {
     /// The outcome of a run of which nothing is left but this value.
     pub(super) finish: Option<Finish>,
     /// The last event is out.
-    told: bool,
+    pub(super) told: bool,
+    /// Denied calls that are recorded together.
+    pub(super) storm: Storm,
+    /// What was recorded.
+    #[cfg(feature = "test-hooks")]
+    pub(super) events: Vec<EventKind>,
     pub(super) epoll: Arc<OwnedFd>,
 }
 
@@ -176,6 +180,9 @@ impl Run {
             stage: Stage::Alive,
             finish: None,
             told: false,
+            storm: Storm::default(),
+            #[cfg(feature = "test-hooks")]
+            events: Vec::new(),
             epoll: epoll.clone(),
         };
         let event = EventKind::RunStarted {
@@ -185,9 +192,7 @@ impl Run {
                 .interpreter
                 .as_ref()
                 .map(|p| p.to_string_lossy().into_owned()),
-            arguments: Arguments::None {
-                count: run.plan.arguments,
-            },
+            arguments: run.plan.arguments.clone(),
             policy: sealed.digest.clone(),
             enforcement: match run.plan.scratch_status.take() {
                 Some(status) => {
@@ -239,6 +244,7 @@ impl Run {
         });
         [
             self.watchdog.next_tick(),
+            self.storm.next_wake(),
             self.cpu_check,
             self.share_at,
             self.oom_check.map(|(at, _)| at),
@@ -248,35 +254,6 @@ impl Run {
         .into_iter()
         .flatten()
         .min()
-    }
-
-    /// Records an event: into the outcome, then to the sink. What is seen after the last event, of a tree that
-    /// died late, is nobody's.
-    pub(super) fn emit(&mut self, kind: EventKind, sealed: &Sealed) {
-        if self.told {
-            return;
-        }
-        self.told = matches!(kind, EventKind::RunFinished { .. });
-        self.outcome.apply(&kind);
-        if let Some(sink) = &sealed.sink {
-            sink.record(&Event {
-                run: self.plan.run,
-                sequence: self.sequence,
-                time: SystemTime::now(),
-                elapsed: self.began.elapsed(),
-                kind,
-            });
-        }
-        self.sequence += 1;
-    }
-
-    pub(super) fn fault(&mut self, what: &str, error: &dyn std::fmt::Display, sealed: &Sealed) {
-        self.emit(
-            EventKind::MonitorFault {
-                fault: format!("{what}: {error}"),
-            },
-            sealed,
-        );
     }
 
     /// A run that cannot be watched is not left running.
@@ -308,6 +285,10 @@ impl Run {
                     cause => cause,
                 };
                 self.cell.mark_unwanted();
+                if matches!(cause, Cause::WallClock | Cause::SetupTimeout { .. }) {
+                    let limit = sealed.policy.limits.wall_clock;
+                    self.emit(EventKind::DeadlinePassed { limit }, sealed);
+                }
                 self.kill_tree(sealed);
                 if let Some(hit) = self.limit_behind(&cause, sealed) {
                     self.emit(EventKind::LimitHit(hit), sealed);
@@ -547,6 +528,11 @@ impl Run {
         self.reaped(exit);
         if self.started.is_some() {
             let termination = exit.as_termination();
+            if let Exit::Signaled(signal) = exit
+                && self.decided.is_none()
+            {
+                self.emit(EventKind::GuestSignaled { signal }, sealed);
+            }
             self.emit(EventKind::GuestExited { termination }, sealed);
         }
         self.observe(Observation::FirstProcessEnded, sealed);
@@ -713,6 +699,9 @@ impl Run {
                 self.fault("set the CPU share", &error, sealed);
                 self.end(Cause::SupervisorFault, sealed);
             }
+        }
+        if self.storm.next_wake().is_some_and(|at| now >= at) {
+            self.storm_passes(now, sealed);
         }
         if self.cpu_check.is_some_and(|at| now >= at) {
             self.check_cpu(now, sealed);

@@ -1,17 +1,19 @@
 //! Runs an attack, and its control.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use varek_core::{
-    Answer, Command, Host, Layer, LayerStatus, Outcome, Policy, Termination, UserNamespaces,
+    Answer, Command, EventKind, Host, Layer, LayerStatus, Outcome, Policy, Termination,
+    UserNamespaces,
 };
 
 use crate::entry::{Attack, Control, Ends, Gain, Needs, Place, Program};
 use crate::prelude;
 use crate::scene::Scene;
 use crate::support::{
-    assert_gone, compiled, hits, not_run, open_directory, root, sandbox_or_not_run, text,
+    assert_gone, compiled, hits, not_run, open_directory, recording_or_not_run, root, text,
 };
 
 /// What a program said of its attempts.
@@ -123,11 +125,23 @@ impl Prepared {
         if let Some(binary) = &self.binary {
             policy = policy.execute(binary);
         }
-        let sandbox = sandbox_or_not_run(attack.name, policy)?;
-        match sandbox.run(self.guest(attack, run, scene)) {
-            Ok(outcome) => Some(outcome),
+        let (sandbox, events) = recording_or_not_run(attack.name, policy)?;
+        let outcome = match sandbox.run(self.guest(attack, run, scene)) {
+            Ok(outcome) => outcome,
             Err(error) => panic!("{}: {error}", attack.name),
+        };
+        // What is queued arrives before the last handle is gone.
+        drop(sandbox);
+        let mut denied = BTreeMap::<String, u64>::new();
+        for event in events.lock().unwrap().iter() {
+            if let EventKind::SyscallDenied(denial) = &event.kind {
+                *denied.entry(denial.name()).or_default() += denial.count;
+            }
         }
+        let counted = outcome.denials.iter();
+        let counted = counted.map(|(name, call)| (name.to_owned(), call.count));
+        assert_eq!(denied, counted.collect(), "{}: {outcome}", attack.name);
+        Some(outcome)
     }
 
     /// What it says where nothing holds it back, but for these words in front of it.

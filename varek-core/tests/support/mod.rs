@@ -16,12 +16,13 @@ pub mod bystander;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use varek_core::{
-    Cause, Cleanup, Command, DeniedCall, Error, Host, Layer, LayerStatus, LimitHit,
-    NamespaceRefusal, Outcome, Policy, Resource, Sandbox, Termination, UserNamespaces,
+    Cause, Cleanup, Command, DeniedCall, Error, Event, Host, Layer, LayerStatus, LimitHit,
+    NamespaceRefusal, Outcome, Policy, Resource, Sandbox, SandboxBuilder, Termination,
+    UserNamespaces,
 };
 
 /// Says that a test cannot run on this host. Where the environment asks for all tests, that is a failure.
@@ -78,7 +79,23 @@ pub fn filtered_outside(name: &str) -> bool {
 
 /// A sandbox for this policy, or `None` where the host cannot have one, which is said.
 pub fn sandbox_or_not_run(name: &str, policy: Policy) -> Option<Sandbox> {
-    match Sandbox::new(policy) {
+    built_or_not_run(name, Sandbox::builder(policy))
+}
+
+/// What a sink was given, whole when the sandbox is gone.
+pub type Recorded = Arc<Mutex<Vec<Event>>>;
+
+/// As [`sandbox_or_not_run`], of a sandbox whose events are recorded.
+pub fn recording_or_not_run(name: &str, policy: Policy) -> Option<(Sandbox, Recorded)> {
+    let events = Recorded::default();
+    let seen = events.clone();
+    let sink = move |event: &Event| seen.lock().unwrap().push(event.clone());
+    let sandbox = built_or_not_run(name, Sandbox::builder(policy).sink(sink))?;
+    Some((sandbox, events))
+}
+
+fn built_or_not_run(name: &str, builder: SandboxBuilder) -> Option<Sandbox> {
+    match builder.build() {
         Ok(sandbox) => Some(sandbox),
         Err(error @ (Error::Unsupported { .. } | Error::Group { .. })) => {
             not_run(name, &error.to_string());

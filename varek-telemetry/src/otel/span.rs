@@ -79,11 +79,15 @@ impl Draft {
             }
             EventKind::GuestStarted { pid } => vec![number("process.pid", *pid)],
             EventKind::SyscallDenied(denial) => {
-                self.denied += i64::from(denial.answer != Answer::Probe);
+                if denial.answer != Answer::Probe {
+                    let count = i64::try_from(denial.count).unwrap_or(i64::MAX);
+                    self.denied = self.denied.saturating_add(count);
+                }
                 vec![
                     text("varek.syscall", denial.name()),
                     text("varek.call", denial.decoded()),
                     number("thread.id", denial.thread),
+                    number("varek.count", denial.count),
                 ]
             }
             EventKind::LimitHit(hit) => {

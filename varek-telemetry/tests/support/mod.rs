@@ -33,6 +33,7 @@ pub fn denial(syscall: Option<&str>, arguments: [u64; 6], answer: Answer) -> Den
         arguments,
         thread: 7,
         answer,
+        count: 1,
     }
 }
 
@@ -102,6 +103,13 @@ pub fn samples() -> Vec<(String, EventKind)> {
         named(
             "syscall_denied.probe",
             EventKind::SyscallDenied(denial(None, [0; 6], Answer::Probe)),
+        ),
+        named(
+            "syscall_denied.storm",
+            EventKind::SyscallDenied(Denial {
+                count: 9_936,
+                ..denial(Some("socket"), [1, 1, 0, 0, 0, 0], Answer::Errno(1))
+            }),
         ),
         named(
             "syscall_denied.kill",
