@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -197,6 +197,11 @@ impl RunNamespaces {
     /// Keeps what rules of the run are bound to.
     pub(crate) fn hold(&mut self, granted: Vec<OwnedFd>) {
         self.granted = granted;
+    }
+
+    /// Whether this number is what a rule of the run is bound to.
+    pub(crate) fn holds(&self, number: RawFd) -> bool {
+        self.granted.iter().any(|path| path.as_raw_fd() == number)
     }
 
     /// The pidfd of the reaper of a pid namespace.

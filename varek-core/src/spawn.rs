@@ -288,11 +288,7 @@ fn create(plan: &ChildPlan, stack: &mut sys::Stack) -> Born {
     let own_proc = sys::adopt_descriptor(report.own_proc.load(Ordering::Acquire));
     let last_step = report.step.load(Ordering::Acquire);
     if last_step == step::LANDLOCK && own_proc.is_none() {
-        let files = plan
-            .namespaces
-            .as_ref()
-            .and_then(|namespaces| namespaces.process_files());
-        strays::close_own_proc(pid, files);
+        strays::close_own_proc(pid, plan.namespaces.as_deref());
     }
     let stray = last_step == step::FILTER && listener.is_none() && plan.filter_flags != 0;
     drop(in_set_up);

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::reaper::RunNamespaces;
 use crate::sys;
 
 /// A notification listener that a run owns.
@@ -63,15 +64,22 @@ pub(crate) fn close_listeners() {
 }
 
 /// Closes the `/proc` entry that a child of this pid, now dead, left unpublished; of the run's own procfs, where it has
-/// one, in which a process's entry is a number too.
-pub(crate) fn close_own_proc(pid: u32, files: Option<BorrowedFd<'_>>) {
+/// one, in which a process's entry is a number too, and what the policy grants there is kept.
+pub(crate) fn close_own_proc(pid: u32, namespaces: Option<&RunNamespaces>) {
     let device = |fd| rustix::fs::fstat(fd).ok().map(|stat| stat.st_dev);
-    let own = files.and_then(device);
+    let own = namespaces
+        .and_then(RunNamespaces::process_files)
+        .and_then(device);
+    let held = |number| namespaces.is_some_and(|namespaces| namespaces.holds(number));
     let entry = format!("/proc/{pid}");
     for (number, target) in descriptors() {
         let left = match own {
             None => target == entry,
-            Some(_) => is_a_process(&target) && device(sys::borrow_descriptor(number)) == own,
+            Some(_) => {
+                !held(number)
+                    && is_a_process(&target)
+                    && device(sys::borrow_descriptor(number)) == own
+            }
         };
         if left {
             drop(sys::adopt_descriptor(number));

@@ -439,3 +439,58 @@ fn where_namespaces_cannot_be_had_the_policy_decides() {
     let found = own(&sandbox);
     assert_eq!(found, [], "{found:?}");
 }
+
+/// The descriptors of this program whose path ends so.
+#[cfg(feature = "test-hooks")]
+fn descriptors(end: &str) -> Vec<i32> {
+    let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let named = entries.filter(|entry| {
+        let target = fs::read_link(entry.path());
+        target.is_ok_and(|target| target.to_string_lossy().ends_with(end))
+    });
+    named
+        .map(|entry| entry.file_name().to_str().unwrap().parse().unwrap())
+        .collect()
+}
+
+#[test]
+#[cfg(feature = "test-hooks")]
+fn a_set_up_that_is_cut_short_closes_nothing_that_is_granted_of_process_1() {
+    use std::collections::BTreeSet;
+    use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let policy = python()
+        .namespaces([Namespace::Pid])
+        .read("/proc/1")
+        .wall_clock(std::time::Duration::from_millis(300));
+    let sandbox = sandbox!(policy);
+    let done = AtomicBool::new(false);
+    // Takes every number that was granted and gets free, so that a second close of it closes what is here.
+    let (granted, taken) = std::thread::scope(|scope| {
+        let taker = scope.spawn(|| {
+            let null = fs::File::open("/dev/null").unwrap();
+            let (mut granted, mut taken) = (BTreeSet::new(), Vec::new());
+            while !done.load(Ordering::Acquire) {
+                granted.extend(descriptors("/1"));
+                let free = null.try_clone().unwrap();
+                if granted.contains(&free.as_raw_fd()) {
+                    taken.push(free.into_raw_fd());
+                }
+            }
+            (granted, taken)
+        });
+        let held = Command::new("/bin/true").hold_at(varek_core::SetupStep::Landlock);
+        let outcome = sandbox.run(held).unwrap();
+        assert!(outcome.timed_out(), "{outcome}");
+        drop(sandbox);
+        done.store(true, Ordering::Release);
+        taker.join().unwrap()
+    });
+    assert!(!granted.is_empty());
+    let null = descriptors("/dev/null");
+    assert!(
+        taken.iter().all(|number| null.contains(number)),
+        "{taken:?} {null:?}"
+    );
+}
