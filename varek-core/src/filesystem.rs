@@ -68,7 +68,7 @@ pub struct Filesystem {
     /// A policy with such a list is a strict one ([`Policy::only`](crate::Policy::only)), and refused where something goes round the list:
     /// `execute` and `execute_scratch` say something else, `memfd_create` makes programs that no rule of paths sees, and without Landlock
     /// there are no rules. The sandbox is refused where what the guest writes could be executed: its scratch directory and every
-    /// file and directory in `write` must be on a file system without the right to execute (`noexec`). Runs are refused whose command is not
+    /// file and directory in `write` must be on a file system without the right to execute (`noexec`), with what is mounted beneath it. Runs are refused whose command is not
     /// on the list, brings programs, or has a memory file as a stream.
     ///
     /// What it bounds: which files become programs. A file that is neither on the list nor readable cannot be run by any route: not
@@ -329,12 +329,12 @@ impl Filesystem {
     pub(crate) fn opens_programs(&self) -> Vec<Problem> {
         let written = self.write.iter().filter(|_| self.is_strict());
         let holds_programs = |path: &PathBuf| path.is_dir() || path.is_file();
-        let opening = written.filter(|path| holds_programs(path) && !mounts::is_noexec(path));
+        let opening = written.filter(|path| holds_programs(path) && !mounts::is_all_noexec(path));
         let problem = |path: &PathBuf| Problem {
             field: "filesystem.write",
             message: format!(
                 "has the path {}, from which the guest could run what it wrote, beside filesystem.programs: mount it \
-                 with noexec, or have the guest write into its scratch directory",
+                 with noexec, and what is mounted beneath it, or have the guest write into its scratch directory",
                 path.display()
             ),
         };

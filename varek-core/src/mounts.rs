@@ -149,6 +149,43 @@ pub(crate) fn is_noexec(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|there| there.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
+/// As [`is_noexec`], of everything at or beneath this path: what is mounted there has flags of its own, and a rule of
+/// Landlock goes on into it.
+///
+/// # References
+///
+/// proc_pid_mountinfo(5).
+pub(crate) fn is_all_noexec(path: &Path) -> bool {
+    let Ok(place) = path.canonicalize() else {
+        return false;
+    };
+    let Ok(mounts) = std::fs::read("/proc/thread-self/mountinfo") else {
+        return false;
+    };
+    is_noexec(path) && mounted_beneath(&mounts, &place).all(|flags| flags.contains(&&b"noexec"[..]))
+}
+
+/// The flags of each mount beneath a directory, by the kernel's table of them.
+fn mounted_beneath<'a>(mounts: &'a [u8], directory: &Path) -> impl Iterator<Item = Vec<&'a [u8]>> {
+    // As the table has it.
+    let mut prefix = Vec::new();
+    for byte in directory.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => prefix.extend(format!("\\{byte:03o}").bytes()),
+            byte => prefix.push(*byte),
+        }
+    }
+    if !prefix.ends_with(b"/") {
+        prefix.push(b'/');
+    }
+    mounts.split(|byte| *byte == b'\n').filter_map(move |line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(4);
+        let (at, flags) = (words.next()?, words.next()?);
+        at.starts_with(&prefix)
+            .then(|| flags.split(|byte| *byte == b',').collect())
+    })
+}
+
 fn is_directory(path: &str) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_dir())
 }
@@ -192,5 +229,28 @@ impl MountPlan {
                 .and_then(|namespaces| namespaces.process_files())
                 .map(|files| files.as_raw_fd()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_beneath_a_directory_are_told_from_others_by_their_paths() {
+        let table = b"22 1 0:21 / / rw,relatime - ext4 /dev/vda rw\n\
+            30 22 0:22 / /a\\040b rw,noexec shared:1 - tmpfs none rw\n\
+            31 30 0:23 / /a\\040b/c rw,nosuid - tmpfs none rw,noexec\n\
+            32 22 0:24 / /a\\040bc rw - tmpfs none rw\n\
+            broken\n";
+        let found = |path: &str| -> Vec<String> {
+            mounted_beneath(table, Path::new(path))
+                .map(|flags| String::from_utf8_lossy(&flags.join(&b","[..])).into_owned())
+                .collect()
+        };
+        assert_eq!(found("/a b"), ["rw,nosuid"]);
+        assert_eq!(found("/a b/c"), [""; 0]);
+        assert_eq!(found("/a"), [""; 0]);
+        assert_eq!(found("/").len(), 4);
     }
 }

@@ -61,12 +61,12 @@ pub(crate) fn command(filesystem: &Filesystem, command: &Command) -> Result<(), 
     if let Some(path) = command
         .scratch
         .as_ref()
-        .filter(|path| !mounts::is_noexec(path))
+        .filter(|path| !mounts::is_all_noexec(path))
     {
         return refuse(
             format!("the scratch directory {}", path.display()),
-            "is on a file system from which the guest could run what it writes, and the policy lists the programs that \
-             may be started: mount it with noexec",
+            "is on a file system, or has one mounted beneath it, from which the guest could run what it writes, and the \
+             policy lists the programs that may be started: mount all of them with noexec",
         );
     }
     let streams = [

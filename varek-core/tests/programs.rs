@@ -451,3 +451,52 @@ fn a_base_that_is_mounted_noexec_does_where_nothing_may_be_mounted() {
     let command = Command::new(LISTED).scratch(&given);
     assert_clean(&sandbox.run(command).unwrap());
 }
+
+#[test]
+fn what_is_mounted_beneath_a_writable_directory_is_looked_at_too() {
+    const PLACE: &str = "VAREK_TEST_NOEXEC_PLACE";
+    /// What a test program exits with that has failed.
+    const FAILED: i32 = 101;
+    let test = "what_is_mounted_beneath_a_writable_directory_is_looked_at_too";
+    let Some(place) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        // Again, with such places that only that process sees.
+        let place = open_directory();
+        let mount = "set -e; mount -t tmpfs -o noexec,mode=1777 none \"$0\"; mkdir \"$0/plain\" \"$0/with an\" \"$0/with an/inner\"
+                     mount -t tmpfs -o mode=1777 none \"$0/with an/inner\"; exec \"$@\"";
+        let mut again = std::process::Command::new("unshare");
+        again.args(["--mount", "sh", "-c", mount]).arg(place.path());
+        again.arg(std::env::current_exe().unwrap());
+        again.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+        match again.env(PLACE, place.path()).status().unwrap().code() {
+            Some(0) => {}
+            Some(FAILED) => panic!("it has failed there"),
+            _ => not_run(test, "this program may make no mounts for it"),
+        }
+        return;
+    };
+    let Some(attack) = Attack::new(test) else {
+        return;
+    };
+    let (plain, with) = (place.join("plain"), place.join("with an"));
+    for written in [&place, &with] {
+        match Sandbox::new(attack.strict().write(written)) {
+            Err(Error::Policy { problems }) => assert_eq!(problems[0].field, "filesystem.write"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let Some(sandbox) = strict(test, attack.strict().write(&plain)) else {
+        return;
+    };
+    match sandbox.run(Command::new(LISTED).scratch(&with)) {
+        Err(error @ Error::Command { .. }) => assert!(error.to_string().contains("noexec")),
+        other => panic!("{other:?}"),
+    }
+    assert_clean(&sandbox.run(Command::new(LISTED).scratch(&plain)).unwrap());
+    // What it would come to: the loader runs what is there.
+    let copy = with.join("inner/copy");
+    fs::copy(OTHER, &copy).unwrap();
+    let loader = std::process::Command::new(&attack.loader)
+        .arg(&copy)
+        .output();
+    assert!(loader.unwrap().status.success());
+}
