@@ -68,7 +68,7 @@ pub struct Filesystem {
     /// A policy with such a list is a strict one ([`Policy::only`](crate::Policy::only)), and refused where something goes round the list:
     /// `execute` and `execute_scratch` say something else, `memfd_create` makes programs that no rule of paths sees, and without Landlock
     /// there are no rules. The sandbox is refused where what the guest writes could be executed: its scratch directory and every
-    /// file and directory in `write` must be on a file system without the right to execute (`noexec`), with what is mounted beneath it. Runs are refused whose command is not
+    /// file and directory in `write` must be on a file system without the right to execute (`noexec`), by every mount of it, with what is mounted beneath; mounts that are made later are not seen. Runs are refused whose command is not
     /// on the list, brings programs, or has a memory file as a stream.
     ///
     /// What it bounds: which files become programs. A file that is neither on the list nor readable cannot be run by any route: not

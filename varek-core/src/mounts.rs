@@ -9,15 +9,15 @@
 //! gets round the bound: some kernel memory for each file that neither counts (locks, access control lists). What gets
 //! round the missing right to execute: a memory file, which is on no mount (memfd_create(2)).
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use rustix::fs::{StatVfsMountFlags, fstatvfs};
+use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxFlags, fstatvfs};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
@@ -144,46 +144,92 @@ pub(crate) fn trial(base: &Path, bound: Bound, creation: Creation) -> io::Result
     }
 }
 
-/// Whether nothing on the file system at this path can be executed or mapped executable. `false` where nobody knows.
+/// Whether nothing on the file system at this path can be executed or mapped executable, by this path or by another mount of the
+/// same place: a rule of Landlock's is bound to the file, and holds by every path. `false` where nobody knows.
 pub(crate) fn is_noexec(path: &Path) -> bool {
-    rustix::fs::statvfs(path).is_ok_and(|there| there.f_flag.contains(StatVfsMountFlags::NOEXEC))
+    noexec(path, false).unwrap_or(false)
 }
 
-/// As [`is_noexec`], of everything at or beneath this path: what is mounted there has flags of its own, and a rule of
-/// Landlock goes on into it.
-///
+/// As [`is_noexec`], with whatever is mounted beneath this path, into which a rule of Landlock's goes on.
+pub(crate) fn is_all_noexec(path: &Path) -> bool {
+    noexec(path, true).unwrap_or(false)
+}
+
 /// # References
 ///
 /// proc_pid_mountinfo(5).
-pub(crate) fn is_all_noexec(path: &Path) -> bool {
-    let Ok(place) = path.canonicalize() else {
-        return false;
+fn noexec(path: &Path, beneath: bool) -> Option<bool> {
+    let place = path.canonicalize().ok()?;
+    let here = rustix::fs::statvfs(&place).ok()?.f_flag;
+    if !here.contains(StatVfsMountFlags::NOEXEC) {
+        return Some(false);
+    }
+    let number = rustix::fs::statx(CWD, &place, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+    let text = std::fs::read("/proc/thread-self/mountinfo").ok()?;
+    let mounts: Vec<Mounted> = text
+        .split(|byte| *byte == b'\n')
+        .filter_map(Mounted::read)
+        .collect();
+    let of_place = mounts
+        .iter()
+        .find(|mount| mount.number == number.stx_mnt_id)?;
+    let within = of_place.root.join(place.strip_prefix(&of_place.at).ok()?);
+    let opens = |mount: &Mounted| {
+        let same = mount.device == of_place.device
+            && (within.starts_with(&mount.root) || mount.root.starts_with(&within));
+        let below = beneath && mount.at.starts_with(&place) && mount.at != place;
+        !mount.noexec && (same || below)
     };
-    let Ok(mounts) = std::fs::read("/proc/thread-self/mountinfo") else {
-        return false;
-    };
-    is_noexec(path) && mounted_beneath(&mounts, &place).all(|flags| flags.contains(&&b"noexec"[..]))
+    Some(!mounts.iter().any(opens))
 }
 
-/// The flags of each mount beneath a directory, by the kernel's table of them.
-fn mounted_beneath<'a>(mounts: &'a [u8], directory: &Path) -> impl Iterator<Item = Vec<&'a [u8]>> {
-    // As the table has it.
-    let mut prefix = Vec::new();
-    for byte in directory.as_os_str().as_bytes() {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => prefix.extend(format!("\\{byte:03o}").bytes()),
-            byte => prefix.push(*byte),
-        }
+/// A line of the kernel's table of mounts.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    number: u64,
+    device: Vec<u8>,
+    /// What of the file system is mounted.
+    root: PathBuf,
+    at: PathBuf,
+    noexec: bool,
+}
+
+impl Mounted {
+    fn read(line: &[u8]) -> Option<Self> {
+        let mut words = line.split(|byte| *byte == b' ');
+        let number = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+        let device = words.nth(1)?.to_vec();
+        let (root, at) = (unescaped(words.next()?), unescaped(words.next()?));
+        let noexec = words
+            .next()?
+            .split(|byte| *byte == b',')
+            .any(|flag| flag == b"noexec");
+        Some(Self {
+            number,
+            device,
+            root,
+            at,
+            noexec,
+        })
     }
-    if !prefix.ends_with(b"/") {
-        prefix.push(b'/');
+}
+
+/// A path of that table: a backslash and three octal digits are a byte.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, more)) = rest.split_first() {
+        let code = more.get(..3).filter(|_| *byte == b'\\');
+        let code =
+            code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 8).ok());
+        path.push(code.unwrap_or(*byte));
+        rest = if code.is_some() {
+            more.get(3..).unwrap_or_default()
+        } else {
+            more
+        };
     }
-    mounts.split(|byte| *byte == b'\n').filter_map(move |line| {
-        let mut words = line.split(|byte| *byte == b' ').skip(4);
-        let (at, flags) = (words.next()?, words.next()?);
-        at.starts_with(&prefix)
-            .then(|| flags.split(|byte| *byte == b',').collect())
-    })
+    PathBuf::from(OsString::from_vec(path))
 }
 
 fn is_directory(path: &str) -> bool {
@@ -237,20 +283,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_beneath_a_directory_are_told_from_others_by_their_paths() {
-        let table = b"22 1 0:21 / / rw,relatime - ext4 /dev/vda rw\n\
-            30 22 0:22 / /a\\040b rw,noexec shared:1 - tmpfs none rw\n\
-            31 30 0:23 / /a\\040b/c rw,nosuid - tmpfs none rw,noexec\n\
-            32 22 0:24 / /a\\040bc rw - tmpfs none rw\n\
-            broken\n";
-        let found = |path: &str| -> Vec<String> {
-            mounted_beneath(table, Path::new(path))
-                .map(|flags| String::from_utf8_lossy(&flags.join(&b","[..])).into_owned())
-                .collect()
+    fn a_line_of_the_table_of_mounts_is_read() {
+        let mount = |root: &str, at: &str, noexec| {
+            Some(Mounted {
+                number: 30,
+                device: b"0:22".to_vec(),
+                root: root.into(),
+                at: at.into(),
+                noexec,
+            })
         };
-        assert_eq!(found("/a b"), ["rw,nosuid"]);
-        assert_eq!(found("/a b/c"), [""; 0]);
-        assert_eq!(found("/a"), [""; 0]);
-        assert_eq!(found("/").len(), 4);
+        for (line, read) in [
+            (
+                r"30 22 0:22 / / rw,noexec shared:1 - tmpfs none rw",
+                mount("/", "/", true),
+            ),
+            (
+                r"30 22 0:22 /r\011 /a\040b\134 rw - tmpfs none rw,noexec",
+                mount("/r\t", r"/a b\", false),
+            ),
+            (r"30 22 0:22 / /a\04 rw,noexec", mount("/", r"/a\04", true)),
+            ("30 22 0:22 / /a", None),
+            ("", None),
+        ] {
+            assert_eq!(Mounted::read(line.as_bytes()), read, "{line}");
+        }
     }
 }

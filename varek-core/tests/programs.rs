@@ -453,16 +453,17 @@ fn a_base_that_is_mounted_noexec_does_where_nothing_may_be_mounted() {
 }
 
 #[test]
-fn what_is_mounted_beneath_a_writable_directory_is_looked_at_too() {
+fn what_is_mounted_beneath_a_writable_directory_and_elsewhere_is_looked_at_too() {
     const PLACE: &str = "VAREK_TEST_NOEXEC_PLACE";
     /// What a test program exits with that has failed.
     const FAILED: i32 = 101;
-    let test = "what_is_mounted_beneath_a_writable_directory_is_looked_at_too";
+    let test = "what_is_mounted_beneath_a_writable_directory_and_elsewhere_is_looked_at_too";
     let Some(place) = std::env::var_os(PLACE).map(PathBuf::from) else {
         // Again, with such places that only that process sees.
         let place = open_directory();
-        let mount = "set -e; mount -t tmpfs -o noexec,mode=1777 none \"$0\"; mkdir \"$0/plain\" \"$0/with an\" \"$0/with an/inner\"
-                     mount -t tmpfs -o mode=1777 none \"$0/with an/inner\"; exec \"$@\"";
+        let mount = "set -e; mount -t tmpfs -o noexec,mode=1777 none \"$0\"; cd \"$0\"; mkdir plain \"with an\" \"with an/inner\" other other/there bound
+                     mount -t tmpfs -o mode=1777 none \"with an/inner\"; mount -t tmpfs -o mode=1777 none other; mkdir other/there
+                     mount --bind other/there bound; mount -o remount,bind,noexec bound; exec \"$@\"";
         let mut again = std::process::Command::new("unshare");
         again.args(["--mount", "sh", "-c", mount]).arg(place.path());
         again.arg(std::env::current_exe().unwrap());
@@ -477,8 +478,8 @@ fn what_is_mounted_beneath_a_writable_directory_is_looked_at_too() {
     let Some(attack) = Attack::new(test) else {
         return;
     };
-    let (plain, with) = (place.join("plain"), place.join("with an"));
-    for written in [&place, &with] {
+    let [plain, with, bound] = ["plain", "with an", "bound"].map(|name| place.join(name));
+    for written in [&place, &with, &bound] {
         match Sandbox::new(attack.strict().write(written)) {
             Err(Error::Policy { problems }) => assert_eq!(problems[0].field, "filesystem.write"),
             other => panic!("{other:?}"),
@@ -487,9 +488,11 @@ fn what_is_mounted_beneath_a_writable_directory_is_looked_at_too() {
     let Some(sandbox) = strict(test, attack.strict().write(&plain)) else {
         return;
     };
-    match sandbox.run(Command::new(LISTED).scratch(&with)) {
-        Err(error @ Error::Command { .. }) => assert!(error.to_string().contains("noexec")),
-        other => panic!("{other:?}"),
+    for given in [&with, &bound] {
+        match sandbox.run(Command::new(LISTED).scratch(given)) {
+            Err(error @ Error::Command { .. }) => assert!(error.to_string().contains("noexec")),
+            other => panic!("{other:?}"),
+        }
     }
     assert_clean(&sandbox.run(Command::new(LISTED).scratch(&plain)).unwrap());
     // What it would come to: the loader runs what is there.
