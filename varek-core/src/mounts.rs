@@ -183,6 +183,33 @@ fn noexec(path: &Path, beneath: bool) -> Option<bool> {
     Some(!mounts.iter().any(opens))
 }
 
+/// Whether this program sees all of `/proc`. Container managers mount over parts of it, and services may see its processes
+/// alone (`subset=pid`); what is mounted on directories that are there for it hides nothing. `false` where nobody knows.
+///
+/// # References
+///
+/// proc(5), user_namespaces(7).
+pub(crate) fn sees_all_of_proc() -> bool {
+    const PLACES: [&str; 4] = ["fs/nfsd", "openprom", "sys/fs/binfmt_misc", "xen"];
+    let Ok(text) = std::fs::read("/proc/thread-self/mountinfo") else {
+        return false;
+    };
+    let lines = text.split(|byte| *byte == b'\n');
+    let mounts: Vec<Mounted> = lines.filter_map(Mounted::read).collect();
+    let proc = |mount: &&Mounted| mount.at == Path::new("/proc");
+    let Some(proc) = mounts.iter().rfind(proc) else {
+        return false;
+    };
+    // Parts that cannot be written there are mounts of the same.
+    let hides = |mount: &Mounted| {
+        let within = mount.at.strip_prefix("/proc").ok();
+        let within = within.filter(|within| !within.as_os_str().is_empty());
+        mount.device != proc.device
+            && within.is_some_and(|within| !PLACES.iter().any(|place| within == Path::new(place)))
+    };
+    !mounts.iter().any(hides) && Path::new("/proc/uptime").exists()
+}
+
 /// A line of the kernel's table of mounts.
 #[derive(Debug, PartialEq, Eq)]
 struct Mounted {

@@ -29,7 +29,10 @@ pub enum Namespace {
     /// signals and exit codes are what they are without. When the embedder ends, however it ends, the reaper does, and
     /// the kernel kills everything in the namespace. Paths beneath `/proc` that the policy grants are those of the new `/proc`:
     /// `read("/proc")` opens the run's processes to one another, and of the machine what everybody may read there.
-    /// What gets round it: nothing known, and it does not hide the machine's load, clocks and memory.
+    /// Where parts of `/proc` are hidden from the embedder (container managers mount over them), the new one has the run's
+    /// processes and nothing else.
+    /// What gets round it: a forked copy of the embedder that never execs keeps the reaper, and what is left of the run, for as long
+    /// as the copy lives. It does not hide the machine's load, clocks and memory.
     Pid,
     /// Mounts, with the scratch directory at `/tmp`: mount_namespaces(7).
     ///

@@ -32,6 +32,7 @@ use crate::child::sys::signal_mask;
 use crate::creation::Creation;
 use crate::error::Error;
 use crate::guardian;
+use crate::mounts;
 use crate::namespaces::Namespace;
 use crate::streams::above_stdio;
 use crate::sys;
@@ -44,6 +45,8 @@ pub(crate) struct Reapers {
     image: OwnedFd,
     null: OwnedFd,
     way: Way,
+    /// A new `/proc` shows processes alone: the embedder does not see the rest of its own.
+    only_processes: bool,
 }
 
 /// The namespaces of one run. They go with their processes and this value.
@@ -73,6 +76,7 @@ impl Reapers {
             image,
             null: above_stdio(null)?,
             way: creation.outside(),
+            only_processes: !mounts::sees_all_of_proc(),
         })
     }
 
@@ -137,6 +141,7 @@ impl Reapers {
         let (arguments, environment) = (sys::ExecArray::new(&name), sys::ExecArray::new(&[]));
         let setup = ReaperSetup {
             kinds,
+            only_processes: self.only_processes,
             lifeline: read.as_raw_fd(),
             null: self.null.as_raw_fd(),
             program: &program,

@@ -440,6 +440,39 @@ fn where_namespaces_cannot_be_had_the_policy_decides() {
     assert_eq!(found, [], "{found:?}");
 }
 
+#[test]
+fn what_is_hidden_of_the_embedders_proc_is_not_shown_by_a_new_one() {
+    let test = test_name!();
+    let Some(role) = embedder::role() else {
+        // Again, with places of /proc that only that process sees: one that hides a file, and one that hides nothing.
+        let hide = |place: &str| {
+            let from = if place == "/proc/version" {
+                "/dev/null"
+            } else {
+                "/dev"
+            };
+            let mount = format!("mount --bind {from} {place} && exec \"$@\"");
+            let starter = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+            embedder::again_under(&starter, test, place)
+        };
+        for place in ["/proc/version", "/proc/sys/fs/binfmt_misc"] {
+            let free = hide(place).arg("--list").output().unwrap();
+            if !free.status.success() {
+                return not_run(test, &format!("this program may not mount at {place}"));
+            }
+            passes(hide(place));
+        }
+        return;
+    };
+    let source = "import os\nprint(os.listdir('/proc/self/task'), os.path.exists('/proc/version'), os.path.exists('/proc/uptime'))";
+    let sandbox = sandbox!(python().namespaces([Namespace::Pid]).read("/proc"));
+    let outcome = run(&sandbox, source);
+    assert_clean(&outcome);
+    let all = role != "/proc/version";
+    let shown = if all { "True True" } else { "False False" };
+    assert_eq!(text(&outcome), format!("['2'] {shown}\n"));
+}
+
 /// The descriptors of this program whose path ends so.
 #[cfg(feature = "test-hooks")]
 fn descriptors(end: &str) -> Vec<i32> {

@@ -61,6 +61,8 @@ pub(crate) mod reaper_step {
 pub(crate) struct ReaperSetup<'a> {
     /// `CLONE_NEW*` of the clone.
     pub(crate) kinds: u64,
+    /// The new procfs shows processes alone.
+    pub(crate) only_processes: bool,
     /// The end that the reaper reads.
     pub(crate) lifeline: i32,
     pub(crate) null: i32,
@@ -102,7 +104,7 @@ fn steps(setup: &ReaperSetup<'_>) -> Result<core::convert::Infallible, Errno> {
     }
     if has(sys::CLONE_NEWPID) {
         enter(step::PROCESS_FILES);
-        let made = sys::process_files()?;
+        let made = sys::process_files(setup.only_processes)?;
         setup.process_files.store(made, Ordering::Release);
     }
     // It has every right there is in namespaces that a guest is in, and needs none.

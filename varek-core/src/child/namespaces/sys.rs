@@ -142,22 +142,39 @@ pub(crate) fn raise_loopback() -> Result<(), Errno> {
 }
 
 /// A mount of a fresh procfs of this pid namespace that is nowhere yet: `fsopen("proc")`, `fsconfig(CMD_CREATE)`,
-/// `fsmount`.
+/// `fsmount`; with `subset=pid` (Linux 5.8) where it shows processes alone.
 ///
 /// # References
 ///
 /// fsopen(2), fsmount(2), proc(5).
-pub(crate) fn process_files() -> Result<i32, Errno> {
+pub(crate) fn process_files(only_processes: bool) -> Result<i32, Errno> {
     const CLOEXEC: usize = 1;
+    const FSCONFIG_SET_STRING: usize = 1;
     const FSCONFIG_CMD_CREATE: usize = 6;
     const NOSUID_NODEV_NOEXEC: usize = 2 | 4 | 8;
     let name = c"proc".as_ptr().expose_provenance();
     // SAFETY: `name` is a live C string.
     let context = outcome(unsafe { syscall(FSOPEN, [name, CLOEXEC, 0, 0, 0, 0]) })? as i32;
+    let subset = [c"subset", c"pid"].map(|text| text.as_ptr().expose_provenance());
+    let subset = [
+        as_word(context),
+        FSCONFIG_SET_STRING,
+        subset[0],
+        subset[1],
+        0,
+        0,
+    ];
     let create = [as_word(context), FSCONFIG_CMD_CREATE, 0, 0, 0, 0];
     let mount = [as_word(context), CLOEXEC, NOSUID_NODEV_NOEXEC, 0, 0, 0];
-    // SAFETY: this command takes no pointer.
-    let made = outcome(unsafe { syscall(FSCONFIG, create) })
+    let narrowed = if only_processes {
+        // SAFETY: name and value are live C strings.
+        outcome(unsafe { syscall(FSCONFIG, subset) }).map(drop)
+    } else {
+        Ok(())
+    };
+    let made = narrowed
+        // SAFETY: this command takes no pointer.
+        .and_then(|()| outcome(unsafe { syscall(FSCONFIG, create) }))
         // SAFETY: takes no pointer.
         .and_then(|_| outcome(unsafe { syscall(FSMOUNT, mount) }));
     close(context);
