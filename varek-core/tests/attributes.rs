@@ -771,6 +771,6 @@ for _ in range(8): threading.Thread(target=work).start()
     }
     // By itself, while its threads are in calls.
     let source = source + "\nimport time; time.sleep(0.05); os._exit(0)\n";
-    let outcome = run(&sandbox, &source);
+    let outcome = run(&sandbox!(python()), &source);
     assert_clean(&outcome);
 }
