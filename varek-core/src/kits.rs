@@ -77,6 +77,11 @@ impl Kit {
             lease,
         })
     }
+
+    /// Whether what was made ahead is still there.
+    fn is_whole(&self) -> bool {
+        self.namespaces.as_ref().is_none_or(|made| made.last())
+    }
 }
 
 #[derive(Default)]
@@ -123,7 +128,7 @@ impl Kits {
     /// A kit: a ready one, or one made now.
     pub(crate) fn take(&self, sealed: &Sealed) -> Result<Kit, Error> {
         let ready = self.state().ready.pop();
-        match ready {
+        match ready.filter(Kit::is_whole) {
             Some(kit) => Ok(kit),
             None => match Kit::make(sealed) {
                 // The last uid of a small range can be in the kit that is being made.

@@ -206,17 +206,23 @@ impl Grants {
         let mut found = Vec::new();
         for grant in &self.open {
             let Some(path) = &grant.in_proc else { continue };
+            let failed = |errno: Errno| {
+                Error::io_at(
+                    "open the granted path",
+                    Path::new("/proc").join(path),
+                    errno,
+                )
+            };
             // The root itself is the empty path.
-            let path = Path::new(".").join(path);
+            let relative = Path::new(".").join(path);
             let flags = OFlags::PATH | OFlags::CLOEXEC;
-            match rustix::fs::openat(proc, &path, flags, Mode::empty()) {
+            match rustix::fs::openat(proc, &relative, flags, Mode::empty()) {
                 Ok(low) => {
-                    let open = above_stdio(low)
-                        .map_err(|errno| Error::io_at("open the granted path", &path, errno))?;
+                    let open = above_stdio(low).map_err(failed)?;
                     found.push((open, grant.access));
                 }
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
-                Err(errno) => return Err(Error::io_at("open the granted path", path, errno)),
+                Err(errno) => return Err(failed(errno)),
             }
         }
         Ok(found)

@@ -61,8 +61,6 @@ enum Verdict {
     Lacking(Missing),
     /// The host lacks it, and nothing makes up for that.
     Refused(Missing),
-    /// The host lacks it; a run is as tightly bounded without.
-    Dispensable(Missing),
 }
 
 /// Decides every layer, or says everything that is missing.
@@ -83,7 +81,7 @@ pub(crate) fn layers(policy: &Policy, host: &Host) -> Result<Layers, Vec<Missing
         enforcement: Enforcement::default(),
         missing: Vec::new(),
     };
-    decisions.take(Layer::Seccomp, seccomp(host));
+    decisions.take(Layer::Seccomp, seccomp(policy, host));
     let notify = decisions.take(Layer::DenialReports, denial_reports(host));
     let memory = limits.memory.map(|bytes| format!("{bytes} bytes"));
     let memory = decisions.take(Layer::Memory, controller(host, Layer::Memory, memory));
@@ -138,7 +136,6 @@ impl Decisions<'_> {
         let (status, enforced) = match verdict {
             Verdict::Enforced(detail) => (LayerStatus::Enforced { detail }, true),
             Verdict::NotAsked => (LayerStatus::NotAsked, false),
-            Verdict::Dispensable(missing) => (absent(&missing), false),
             Verdict::Lacking(missing) if best_effort => (absent(&missing), false),
             Verdict::Lacking(missing) | Verdict::Refused(missing) => {
                 self.missing.push(missing);
@@ -170,9 +167,17 @@ fn missing(
     }
 }
 
-fn seccomp(host: &Host) -> Verdict {
+fn seccomp(policy: &Policy, host: &Host) -> Verdict {
     match host.seccomp_refusal() {
-        None => Verdict::Enforced("default deny, one exec, no new privileges".into()),
+        None => {
+            let starts = ["execve", "execveat"];
+            let exec = if starts.iter().any(|call| policy.syscalls.allows(call)) {
+                "exec of what Landlock grants"
+            } else {
+                "one exec"
+            };
+            Verdict::Enforced(format!("default deny, {exec}, no new privileges"))
+        }
         Some(Refusal { has, remedy }) => {
             Verdict::Refused(missing(Layer::Seccomp, "a system call filter", has, remedy))
         }
@@ -181,11 +186,11 @@ fn seccomp(host: &Host) -> Verdict {
 
 fn denial_reports(host: &Host) -> Verdict {
     if host.outer_listener {
-        return Verdict::Dispensable(missing(
+        return Verdict::Lacking(missing(
             Layer::DenialReports,
             "reports of denied calls",
             "runs the embedder under a seccomp filter with a listener, of which a process has one only",
-            "denied calls fail all the same, but are not reported; run without the outer listener",
+            "run without the outer listener; or name denial_reports in best_effort, and denied calls fail without a report",
         ));
     }
     if host.killable_notification {
@@ -203,8 +208,8 @@ fn denial_reports(host: &Host) -> Verdict {
     } else {
         "has no seccomp notifications for this program".to_owned()
     };
-    let remedy = "denied calls fail all the same, but are not reported; use Linux 5.19 or newer";
-    Verdict::Dispensable(missing(
+    let remedy = "use Linux 5.19 or newer; or name denial_reports in best_effort, and denied calls fail without a report";
+    Verdict::Lacking(missing(
         Layer::DenialReports,
         "reports of denied calls",
         has,

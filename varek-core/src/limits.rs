@@ -41,7 +41,8 @@ pub struct Limits {
     /// Bytes of captured output that are kept, for each of stdout and stderr, at least 2. See [`Overflow`].
     pub output: u64,
     /// Bytes of all files in the scratch directory together, at least 4 KiB; half of the memory limit where that is less.
-    /// Rounded down to whole pages. A write beyond fails with ENOSPC, which leaves no evidence.
+    /// Rounded down to whole pages. A write beyond fails with ENOSPC; a directory that is
+    /// full at the end is in [`Outcome::limits_hit`](crate::Outcome::limits_hit), one that the guest has made room in again is not.
     ///
     /// The scratch directory is a tmpfs of the run's own (tmpfs(5), Linux 5.2), also mounted as its `/dev/shm`: its files
     /// count against the memory limit. That takes CAP_SYS_ADMIN; where the host gives none and

@@ -104,6 +104,16 @@ pub(crate) fn scratch(bound: Bound, owner: Option<(u32, u32)>) -> Result<OwnedFd
     Ok(made)
 }
 
+/// Blocks and files that are left on the file system of this directory.
+///
+/// # References
+///
+/// statvfs(3).
+pub(crate) fn left(directory: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    let there = fstatvfs(directory)?;
+    Ok((there.f_bfree, there.f_ffree))
+}
+
 /// The directory once more, as a mount that is nowhere, at 3 or above.
 ///
 /// # References

@@ -31,7 +31,7 @@ pub struct Outcome {
     pub stderr: Captured,
     /// What the tree used.
     pub usage: Usage,
-    /// Denied system calls.
+    /// Denied system calls, those answered as probes included.
     pub denials: Denials,
     /// Limits that were met, with their evidence.
     pub limits_hit: Vec<LimitHit>,
@@ -102,7 +102,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the wall clock limit ended the run.
+    /// Whether the wall clock limit ended the run, in its set-up or later.
     pub fn timed_out(&self) -> bool {
         matches!(
             self.termination,
@@ -114,9 +114,12 @@ impl Outcome {
     /// kill. This is what a gate should read.
     ///
     /// `None` means that no call was denied, no limit reached and nothing killed, whatever the exit code. What Landlock
-    /// and the kernel's own permissions refuse is not reported to anybody, and is not in here. Calls answered with ENOSYS
+    /// and the kernel's own permissions refuse is not reported to anybody, and is not in here; nor is a denied call where
+    /// the host cannot report any, which [`Outcome::enforcement`] says, and which a policy that requires
+    /// [`Layer::DenialReports`](varek_telemetry::Layer::DenialReports) rules out. Calls answered with ENOSYS
     /// as probes ([`Answer::Probe`]), output that was truncated as the policy says, a CPU share that
-    /// held the guest back and a kill that the embedder asked for are no violations.
+    /// held the guest back, a limit above the run, a set-up that took too long, a fault of the supervisor, memory that the host lacked
+    /// and a kill that the embedder asked for are no violations.
     pub fn violation(&self) -> Option<&Violation> {
         self.first_violation.as_ref()
     }

@@ -77,8 +77,10 @@ pub struct Policy {
     #[serde(with = "humantime_serde", default = "Policy::default_grace")]
     pub grace: Duration,
     /// Layers without which a run starts all the same, reported in `Outcome::enforcement`. Every other
-    /// layer is required, and a host that lacks one is an error. The bound of the scratch directory
-    /// ([`Limits::scratch`]) alone is in it unless it is said: an ordinary user's program cannot have it.
+    /// layer is required, and a host that lacks one is an error. Two are in it unless it is said: the bound of the scratch directory
+    /// ([`Limits::scratch`]), which an ordinary user's program cannot have, and the reports of denied calls, which fail
+    /// without one too: a gate that reads [`Outcome::violation`](crate::Outcome::violation) requires
+    /// [`Layer::DenialReports`].
     #[serde(default = "Policy::default_best_effort")]
     pub best_effort: BTreeSet<Layer>,
 }
@@ -98,7 +100,7 @@ impl Policy {
     }
 
     fn default_best_effort() -> BTreeSet<Layer> {
-        BTreeSet::from([Layer::Scratch])
+        BTreeSet::from([Layer::DenialReports, Layer::Scratch])
     }
 
     fn default_grace() -> Duration {

@@ -103,8 +103,13 @@ impl Policy {
     /// Where this program may not mount file systems ([`Host::mounts`](crate::Host::mounts)) the sandbox needs a base for scratch
     /// directories that is mounted `noexec` ([`SandboxBuilder::scratch_base`](crate::SandboxBuilder::scratch_base)), and is refused without.
     pub fn only(programs: impl IntoIterator<Item = impl Into<std::path::PathBuf>>) -> Self {
-        let calls = SyscallPolicy::shell().deny(["memfd_create"]);
-        Self::new(calls, Filesystem::only(programs)).pids(THREADS)
+        let filesystem = Filesystem::only(programs);
+        let mut calls = SyscallPolicy::shell().deny(["memfd_create"]);
+        if filesystem.programs.is_empty() {
+            // A list of nothing is not the absence of a list.
+            calls = calls.deny(["execve", "execveat"]);
+        }
+        Self::new(calls, filesystem).pids(THREADS)
     }
 
     /// The preset of this name, one of [`Policy::PRESETS`].

@@ -199,6 +199,18 @@ impl RunNamespaces {
         self.process_files.as_ref().map(AsFd::as_fd)
     }
 
+    /// Whether they are still kept: somebody may have ended the reaper of a kit.
+    pub(crate) fn last(&self) -> bool {
+        self.reaper.as_ref().is_none_or(|reaper| {
+            let now = Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            let mut fds = [PollFd::new(&reaper.pidfd, PollFlags::IN)];
+            poll(&mut fds, Some(&now)) == Ok(0)
+        })
+    }
+
     /// Keeps what rules of the run are bound to.
     pub(crate) fn hold(&mut self, granted: Vec<OwnedFd>) {
         self.granted = granted;

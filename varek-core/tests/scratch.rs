@@ -19,7 +19,8 @@ use support::{
     assert_clean, assert_gone, open_directory, python, run, sandbox_or_not_run, seconds, text,
 };
 use varek_core::{
-    Cleanup, Command, Error, KIB, Layer, LayerStatus, MIB, Outcome, Policy, Sandbox, SyscallGroup,
+    Cleanup, Command, Error, KIB, Layer, LayerStatus, MIB, Outcome, Policy, Resource, Sandbox,
+    SyscallGroup,
 };
 
 /// What is in a directory.
@@ -238,6 +239,19 @@ fn fill(place: &str, most: u64) -> String {
         .replace("MOST", &most.to_string())
 }
 
+/// The run ended by itself, and its outcome says which bound of its scratch directory it met.
+#[track_caller]
+fn assert_full(outcome: &Outcome, resource: Resource, limit: u64) {
+    assert!(outcome.success(), "{outcome}");
+    assert_gone(outcome);
+    let found: Vec<_> = outcome.limits_hit.iter().collect();
+    assert!(
+        matches!(&found[..], [hit] if hit.resource == resource && hit.limit == Some(limit)),
+        "{outcome}"
+    );
+    assert!(outcome.violation().is_some(), "{outcome}");
+}
+
 #[test]
 fn all_files_of_a_guest_together_have_a_bound() {
     let test = "all_files_of_a_guest_together_have_a_bound";
@@ -246,7 +260,7 @@ fn all_files_of_a_guest_together_have_a_bound() {
     };
     for place in ["f", "/dev/shm/f"] {
         let outcome = run(&sandbox, &fill(place, 8 * MIB));
-        assert_clean(&outcome);
+        assert_full(&outcome, Resource::Scratch, 4 * MIB);
         let output = text(&outcome);
         let (blocks, error) = output.trim().split_once(' ').unwrap();
         assert_eq!(error, "ENOSPC");
@@ -276,7 +290,7 @@ fn the_files_of_a_guest_have_a_number() {
                   \x20   for n in range(1000): open(str(n), 'w').close()\n\
                   except OSError as e: print(n, errno.errorcode[e.errno])";
     let outcome = run(&sandbox, source);
-    assert_clean(&outcome);
+    assert_full(&outcome, Resource::ScratchFiles, 100);
     assert_eq!(text(&outcome), "99 ENOSPC\n");
     let Some(sandbox) = bounded(test, python()) else {
         return;
@@ -293,7 +307,7 @@ fn a_full_scratch_directory_is_no_end_for_want_of_memory() {
         return;
     };
     let outcome = run(&sandbox, &fill("f", 128 * MIB));
-    assert_clean(&outcome);
+    assert_full(&outcome, Resource::Scratch, 32 * MIB);
     assert!(text(&outcome).ends_with(" ENOSPC\n"), "{outcome}");
 }
 

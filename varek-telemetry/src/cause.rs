@@ -197,12 +197,11 @@ pub enum Resource {
     /// File size, bytes. Listed only where the first process died of SIGXFSZ: a guest that ignores the
     /// signal sees EFBIG and the kernel leaves no other trace.
     FileSize,
-    /// All files in the scratch directory together, bytes.
+    /// All files in the scratch directory together, bytes. Listed where it was full at the end; one that the guest has
+    /// made room in again leaves no trace.
     Scratch,
-    /// Number of files in the scratch directory.
+    /// Number of files in the scratch directory, in the same way.
     ScratchFiles,
-    /// Open descriptors of one process.
-    Descriptors,
 }
 
 impl fmt::Display for Resource {
@@ -217,7 +216,6 @@ impl fmt::Display for Resource {
             Self::FileSize => "file size",
             Self::Scratch => "scratch",
             Self::ScratchFiles => "scratch files",
-            Self::Descriptors => "descriptors",
         })
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Exits with 1 where a line of the log could not be read.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,8 +36,14 @@ fn main() -> anyhow::Result<ExitCode> {
         name.push(".html");
         name.into()
     });
-    let page =
-        File::create(&output).with_context(|| format!("cannot make {}", output.display()))?;
+    // A log is its owner's alone, and so is what is made of it.
+    let mut private = OpenOptions::new();
+    private.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut private, 0o600);
+    let page = private
+        .open(&output)
+        .with_context(|| format!("cannot make {}", output.display()))?;
     let mut page = BufWriter::new(page);
     report
         .page(&mut page)

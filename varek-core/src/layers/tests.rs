@@ -269,12 +269,26 @@ fn a_tree_that_cannot_be_killed_at_once_is_never_started() {
 }
 
 #[test]
-fn missing_denial_reports_are_said_but_are_no_error() {
+fn missing_denial_reports_are_said_and_an_error_only_where_they_are_required() {
     let mut host = Host::full();
     host.killable_notification = false;
     let found = layers(&Policy::python(), &host).unwrap();
     assert!(!found.notify);
-    assert!(reason(&found, Layer::DenialReports).contains("not reported"));
+    assert!(reason(&found, Layer::DenialReports).contains("without a report"));
+    let gated = Policy::python().require(Layer::DenialReports);
+    assert_eq!(missing_of(&gated, &host), [Layer::DenialReports]);
+    assert!(layers(&gated, &Host::full()).unwrap().notify);
+}
+
+#[test]
+fn what_the_filter_comes_to_says_whether_guests_may_start_programs() {
+    let says = |policy: &Policy| {
+        detail(&layers(policy, &Host::full()).unwrap(), Layer::Seccomp).to_owned()
+    };
+    assert!(says(&Policy::python()).contains("one exec"));
+    assert!(says(&Policy::only(["/bin/true"])).contains("Landlock grants"));
+    // A list of nothing is not the absence of one.
+    assert!(says(&Policy::only(Vec::<String>::new())).contains("one exec"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::orphans;
 use super::run::{LATE_RETRY, RETRY, Run, Stage, reap};
 use crate::cell::Finish;
 use crate::error::Error;
+use crate::mounts;
 use crate::outcome::Outcome;
 use crate::removers::{Remains, Stuck};
 use crate::sandbox::Sealed;
@@ -77,6 +78,7 @@ impl Run {
             };
             self.emit(EventKind::LimitHit(hit), sealed);
         }
+        self.look_at_scratch(sealed);
         let evidence = Evidence {
             exit: self.exit,
             decided: self.decided.as_ref(),
@@ -94,6 +96,40 @@ impl Run {
         }
         self.outcome.termination = termination;
         self.outcome.usage = usage;
+    }
+
+    /// A scratch directory without a free block or file is at its bound. One that was, and from which the guest has removed
+    /// something since, leaves no evidence.
+    fn look_at_scratch(&mut self, sealed: &Sealed) {
+        let Some(bound) = sealed.bound else { return };
+        let made = self
+            .plan
+            .scratch
+            .as_ref()
+            .filter(|made| made.to_be_mounted());
+        let Some(left) = made.map(|made| mounts::left(made.directory())) else {
+            return;
+        };
+        let (blocks, files) = match left {
+            Ok(left) => left,
+            Err(errno) => return self.fault("look at the scratch directory", &errno, sealed),
+        };
+        for (resource, limit, left, what) in [
+            (Resource::Scratch, bound.bytes, blocks, "block"),
+            (Resource::ScratchFiles, bound.files, files, "file"),
+        ] {
+            if left == 0 {
+                let evidence =
+                    format!("statfs of the scratch directory: no free {what} at the end");
+                let hit = LimitHit {
+                    resource,
+                    limit: Some(limit),
+                    count: limit,
+                    evidence,
+                };
+                self.emit(EventKind::LimitHit(hit), sealed);
+            }
+        }
     }
 
     fn usage(&mut self, sealed: &Sealed) -> Usage {

@@ -345,8 +345,8 @@ impl Census {
     /// Of an embedder that is doing nothing any more: a sandbox prepares its next runs by itself.
     pub(crate) fn settled(scratch_base: &Path) -> Self {
         // Both: a slow machine takes long over few looks, a fast one is through many in no time.
-        const LOOKS: u32 = 5;
-        const TIME: Duration = Duration::from_millis(300);
+        const LOOKS: u32 = 20;
+        const TIME: Duration = Duration::from_secs(1);
         let (mut last, mut same, mut since) = (Self::take(scratch_base), 0, Instant::now());
         let settled = until(|| {
             let now = Self::take(scratch_base);

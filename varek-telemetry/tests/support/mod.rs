@@ -162,7 +162,6 @@ fn by_word() -> Vec<(String, EventKind)> {
         ("file_size", Resource::FileSize),
         ("scratch", Resource::Scratch),
         ("scratch_files", Resource::ScratchFiles),
-        ("descriptors", Resource::Descriptors),
     ] {
         all.push((
             format!("limit_hit.{word}"),
