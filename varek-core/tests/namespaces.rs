@@ -115,7 +115,7 @@ fn limits_hold_and_denials_are_named_in_every_namespace() {
     let sandbox = sandbox!(
         all()
             .memory(128 * MIB)
-            .wall_clock(support::seconds(3))
+            .wall_clock(support::seconds(2))
             .pids(8)
     );
     let outcome = run(&sandbox, "x = bytearray(1 << 30)");
