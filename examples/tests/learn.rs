@@ -443,7 +443,7 @@ fn a_signal_ends_the_wait_for_what_the_program_left() {
     BufReader::new(stdout).read_line(&mut line).unwrap();
     assert_eq!(line, "left\n");
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(4));
     drop(stdin);
     let output = child.wait_with_output().unwrap();
