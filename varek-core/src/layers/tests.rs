@@ -282,9 +282,8 @@ fn missing_denial_reports_are_said_and_an_error_only_where_they_are_required() {
 
 #[test]
 fn what_the_filter_comes_to_says_whether_guests_may_start_programs() {
-    let says = |policy: &Policy| {
-        detail(&layers(policy, &Host::full()).unwrap(), Layer::Seccomp).to_owned()
-    };
+    let says =
+        |policy: &Policy| detail(&layers(policy, &Host::full()).unwrap(), Layer::Seccomp).clone();
     assert!(says(&Policy::python()).contains("one exec"));
     assert!(says(&Policy::only(["/bin/true"])).contains("Landlock grants"));
     // A list of nothing is not the absence of one.
