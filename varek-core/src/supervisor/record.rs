@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use varek_telemetry::{Denial, Event, EventKind, Sink as _};
+use varek_telemetry::{Answer, Denial, Event, EventKind, Sink as _};
 
 use super::run::Run;
 #[cfg(feature = "test-hooks")]
@@ -25,23 +25,26 @@ const MOST_CALLS: usize = 512;
 #[derive(Debug, Default)]
 pub(super) struct Storm {
     ends: Option<Instant>,
-    /// How many there were, by ABI and number, and those that are not recorded yet.
-    calls: BTreeMap<(String, u32), (u64, Option<Denial>)>,
+    /// How many there were, by ABI, number and answer, and those that are not recorded yet.
+    calls: BTreeMap<(String, u32, i32), (u64, Option<Denial>)>,
 }
 
 impl Storm {
     /// What is to be recorded now of a call that was denied, besides what [`Storm::over`] gives first.
     fn take(&mut self, denial: Denial) -> Option<Denial> {
-        let key = (denial.abi.clone(), denial.number);
+        // One call has several answers where it is told by its arguments.
+        let answer = match denial.answer {
+            Answer::Errno(errno) => errno,
+            _ => 0,
+        };
+        let key = (denial.abi.clone(), denial.number, answer);
         let (seen, held) = self.calls.entry(key).or_default();
         *seen += denial.count;
         if *seen <= SINGLE {
             return Some(denial);
         }
         match held {
-            // One call can have two answers, where it is told by its arguments.
-            Some(other) if other.answer == denial.answer => other.count += denial.count,
-            Some(other) => return Some(std::mem::replace(other, denial)),
+            Some(other) => other.count += denial.count,
             None => *held = Some(denial),
         }
         None
@@ -144,8 +147,6 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use varek_telemetry::Answer;
-
     use super::*;
 
     fn denial(number: u32, answer: Answer) -> Denial {
@@ -199,6 +200,7 @@ mod tests {
             (0, 41, answer)
         });
         let events = recorded(mixed);
+        assert_eq!(events.len(), 2 * 65);
         assert_eq!(events.iter().map(|(_, count)| count).sum::<u64>(), 400);
         let many = recorded((0..50_000).map(|n| (0, n, REFUSED)));
         assert_eq!(many.len(), 50_000);
