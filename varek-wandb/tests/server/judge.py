@@ -231,6 +231,9 @@ def difference(first: str, second: str, whole: bool = False) -> str:
     texts = []
     for path in (first, second):
         document = normalize(path, whole)
+        if not (document['runs'] or document['artifacts'] or document.get('spans')):
+            # Two clients that did nothing are not alike in what they log.
+            raise ValueError(f'{path} holds nothing that could be compared')
         for manner in MANNERS:
             document.pop(manner)
         texts.append(shown(document).splitlines())

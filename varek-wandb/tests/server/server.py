@@ -23,7 +23,7 @@ def arguments() -> argparse.Namespace:
     one = commands.add_parser('serve')
     one.add_argument('--host', default='127.0.0.1')
     one.add_argument('--port', type=int, default=0, help='0 takes a free one')
-    one.add_argument('--port-file', help='is written when the server is ready')
+    one.add_argument('--port-file', help='is written when the server is ready: its port, that of the control paths, that of the other origin')
     one.add_argument('--record', required=True, help='the recording, one JSON object a line')
     one.add_argument('--keep', action='store_true', help='go on with the recording and what was held')
     one.add_argument('--entity', default='fake-team', help='the default entity')

@@ -121,12 +121,12 @@ class Service:
 class Server(ThreadingHTTPServer):
     daemon_threads, allow_reuse_address, request_queue_size = True, True, 128
 
-    def __init__(self, address: tuple[str, int], service: Service, other: bool):
+    def __init__(self, address: tuple[str, int], service: Service, other: bool = False, plain: bool = False):
         super().__init__(address, Handler)
         self.service = service
         # Whether this is the port that redirects lead to.
         self.other = other
-        if service.options.cert:
+        if service.options.cert and not plain:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(service.options.cert, service.options.key)
             # The handshake is made by the thread of the connection, with its first read.
@@ -496,15 +496,18 @@ class Exchange:
 
 def serve(options: Any) -> None:
     service = Service(options)
-    main = Server((options.host, options.port), service, other=False)
+    main = Server((options.host, options.port), service)
     other = Server((options.host, 0), service, other=True)
+    # For the paths that a test steers by, without TLS.
+    control = Server((options.host, 0), service, plain=True)
     service.other_origin = f'{service.scheme}://{options.host}:{other.server_address[1]}'
     service.log({'kind': 'start', 'entity': options.entity, 'min_part': options.min_part})
-    threading.Thread(target=other.serve_forever, daemon=True).start()
+    for server in (other, control):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
     if options.port_file:
         # Renamed into place, so that whoever waits for the file finds all of it.
         with open(options.port_file + '.new', 'w', encoding='utf-8') as file:
-            file.write(str(main.server_address[1]))
+            file.write(''.join(f'{server.server_address[1]}\n' for server in (main, control, other)))
         os.replace(options.port_file + '.new', options.port_file)
     print(f'{service.scheme}://{options.host}:{main.server_address[1]} recording to {options.record}', flush=True)
     try:
