@@ -122,6 +122,18 @@ pub(crate) const GUESTS: &[Need] = &[
         packages: [&["musl-tools"], &["musl-gcc"], &["musl"], &[], &[]],
         check: |_| listed("musl-gcc"),
     },
+    Need {
+        name: "chromium with its driver",
+        purpose: "tests look at pages in a browser",
+        packages: [
+            &["chromium", "chromium-driver"],
+            &["chromium", "chromedriver"],
+            &["chromium"],
+            &["chromium", "chromium-chromedriver"],
+            &["chromium", "chromedriver"],
+        ],
+        check: |_| listed("chromium").and_then(|()| listed("chromedriver")),
+    },
 ];
 
 /// Whether the sandbox finds the program.

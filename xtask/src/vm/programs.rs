@@ -27,6 +27,35 @@ pub(crate) struct Programs {
     pub(crate) doctor: Option<PathBuf>,
 }
 
+/// Test programs that are run on the host alone, each with what a machine would not add to it.
+pub(crate) const HOST_ONLY: &[(&str, &str)] = &[
+    (
+        "varek-wandb/tests/server.rs",
+        "tests the server that other tests use, which is a Python program",
+    ),
+    (
+        "varek-wandb/tests/reference.rs",
+        "compares recordings of the official client, which takes minutes in a machine",
+    ),
+    (
+        "varek-wandb/tests/weave.rs",
+        "sends spans to a server on loopback, which no kernel does differently",
+    ),
+    (
+        "examples/tests/report_page.rs",
+        "looks at a page in a browser, which no kernel shows differently",
+    ),
+];
+
+impl Programs {
+    /// Without those of the host alone.
+    pub(crate) fn in_machines(mut self) -> Self {
+        let here = |test: &Program| HOST_ONLY.iter().all(|(label, _)| *label != test.label);
+        self.tests.retain(here);
+        self
+    }
+}
+
 /// Builds the tests of these packages and features (arguments of cargo), and finds the programs.
 pub(crate) fn build(workspace: &Workspace, scope: &[String]) -> Result<Programs> {
     let mut cargo = workspace.cargo(["test", "--no-run"]);
@@ -114,6 +143,26 @@ not json
         let limits = &programs.tests[2];
         assert_eq!(limits.directory, Path::new("/w/varek-core"));
         assert_eq!(limits.path, Path::new("/t/debug/deps/limits-1"));
+    }
+
+    #[test]
+    fn what_is_for_the_host_alone_is_there_and_stays_out_of_machines() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for (label, reason) in HOST_ONLY {
+            assert!(root.join(label).is_file(), "{label}");
+            assert!(!reason.is_empty());
+        }
+        let program = |label: &str| Program {
+            label: label.to_owned(),
+            directory: "/w".into(),
+            path: "/t".into(),
+        };
+        let programs = Programs {
+            tests: vec![program(HOST_ONLY[0].0), program("varek-core/tests/limits.rs")],
+            doctor: None,
+        };
+        let left = programs.in_machines().tests;
+        assert_eq!(left, [program("varek-core/tests/limits.rs")]);
     }
 
     #[test]
