@@ -1,0 +1,76 @@
+//! Files that clients make for a run, beside those that it saved.
+
+use std::fs;
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::document::Document;
+use crate::proto::Environment;
+
+/// Writes them into the run's `files`, and gives the names of those that are there. A file that is there is left as it is, and one that
+/// cannot be written is left out: nothing is in them that is not in the log.
+pub(super) fn write(document: &Document, files: &Path) -> Vec<String> {
+    let mut written = Vec::new();
+    let mut put = |name: &str, text: String| {
+        let path = files.join(name);
+        if path.exists() || fs::write(&path, text).is_ok() {
+            written.push(name.to_owned());
+        }
+    };
+    if let Some(environment) = &document.environment {
+        put("wandb-metadata.json", metadata(environment));
+    }
+    if !document.config.is_empty() {
+        put("config.yaml", config(document));
+    }
+    if !document.summary.is_empty() {
+        put("wandb-summary.json", document.summary.json());
+    }
+    written
+}
+
+/// JSON is YAML.
+fn config(document: &Document) -> String {
+    let mut text = String::new();
+    for (key, value) in document.config.entries().filter(|(key, _)| *key != "_wandb") {
+        let key = Value::from(key.as_str());
+        text.push_str(&format!("{key}:\n    value: {}\n", value.json()));
+    }
+    text
+}
+
+fn metadata(environment: &Environment) -> String {
+    let mut object = Map::new();
+    let mut put = |key: &str, value: Value| {
+        object.insert(key.to_owned(), value);
+    };
+    let texts = [
+        ("os", &environment.os),
+        ("program", &environment.program),
+        ("host", &environment.host),
+        ("username", &environment.username),
+        ("executable", &environment.executable),
+        ("writerId", &environment.writer_id),
+    ];
+    for (key, text) in texts {
+        if !text.is_empty() {
+            put(key, text.as_str().into());
+        }
+    }
+    if !environment.args.is_empty() {
+        put("args", environment.args.clone().into());
+    }
+    if environment.cpu_count > 0 {
+        put("cpu_count", environment.cpu_count.into());
+    }
+    let started = environment
+        .started_at
+        .as_ref()
+        .and_then(|time| Timestamp::new(time.seconds, time.nanos).ok());
+    if let Some(started) = started {
+        put("startedAt", started.to_string().into());
+    }
+    Value::Object(object).to_string()
+}
