@@ -11,7 +11,7 @@ pub(crate) struct Record {
     /// From 1, one more each.
     #[prost(int64, tag = "1")]
     pub(crate) num: i64,
-    #[prost(oneof = "Kind", tags = "2, 3, 5, 6, 8, 9, 13, 17, 18, 20, 21, 22, 26")]
+    #[prost(oneof = "Kind", tags = "2, 3, 5, 6, 8, 10, 13, 17, 18, 20, 21, 22, 26")]
     pub(crate) kind: Option<Kind>,
     #[prost(message, optional, tag = "16")]
     pub(crate) control: Option<Control>,
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Files(Files),
     #[prost(message, tag = "8")]
     Artifact(Box<Artifact>),
-    #[prost(message, tag = "9")]
+    #[prost(message, tag = "10")]
     Alert(Alert),
     #[prost(message, tag = "13")]
     OutputRaw(OutputRaw),
