@@ -13,8 +13,8 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use support::client::{CURRENT, expanded, offline_run, scenario, scenarios};
-use support::{Client, Mode, Server, Sync, diff};
+use support::client::{CURRENT, Client, Mode, Sync, expanded, offline_run, scenario, scenarios};
+use support::server::{Server, diff};
 
 fn online(client: &Client, scenario: &Path) -> Server {
     let server = Server::start();

@@ -12,8 +12,8 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use support::server::{API_KEY, Options};
-use support::{Server, here, python};
+use support::server::{API_KEY, Options, Server};
+use support::{here, python};
 
 #[test]
 fn the_server_and_the_judge_do_what_they_say() {

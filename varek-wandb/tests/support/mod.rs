@@ -19,9 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub use client::{Client, Mode, Sync};
-pub use server::{Server, diff};
-
 /// Says that a test cannot run on this host. Where the environment asks for all tests, that is a failure.
 pub fn not_run(name: &str, reason: &str) {
     let line = format!("not run: {name}: {}", reason.replace('\n', " "));
