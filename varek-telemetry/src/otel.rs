@@ -263,7 +263,9 @@ impl Exporter {
                 Ok((status, _)) if (200..300).contains(&status) => return Ok(()),
                 Ok((status, asked)) => {
                     let why = match status {
-                        401 | 403 => ": it does not take the key that it was sent, or was sent none",
+                        401 | 403 => {
+                            ": it does not take the key that it was sent, or was sent none"
+                        }
                         _ => "",
                     };
                     let again = matches!(status, 429 | 502 | 503 | 504);

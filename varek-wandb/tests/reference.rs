@@ -46,8 +46,12 @@ fn holds_what_was_logged(scenario: &Path, server: &Server) {
     let [run] = &document["runs"].as_array().unwrap()[..] else {
         panic!("{document}");
     };
-    let same_step = actions.as_array().unwrap().iter();
-    let twice = same_step.filter(|action| action.get("step").is_some()).count() / 2;
+    // What is logged at one step is one row.
+    let mut steps: Vec<_> = actions.as_array().unwrap().iter().collect();
+    steps.retain(|action| action.get("step").is_some());
+    let with_step = steps.len();
+    steps.dedup_by_key(|action| action["step"].as_u64());
+    let twice = with_step - steps.len();
     assert_eq!(len(&run["history"]), count("log") + count("table") - twice);
     assert_eq!(len(&run["alerts"]), count("alert"));
     assert_eq!(len(&run["console"]), count("console"));
@@ -62,7 +66,8 @@ fn holds_what_was_logged(scenario: &Path, server: &Server) {
 
 #[test]
 fn the_official_client_and_its_sync_of_an_offline_run_lead_to_the_same() {
-    let Some(client) = Client::pinned("the_official_client_and_its_sync_of_an_offline_run_lead_to_the_same")
+    let Some(client) =
+        Client::pinned("the_official_client_and_its_sync_of_an_offline_run_lead_to_the_same")
     else {
         return;
     };
@@ -80,10 +85,8 @@ fn the_official_client_and_its_sync_of_an_offline_run_lead_to_the_same() {
 #[test]
 fn the_current_client_syncs_what_the_pinned_one_logs() {
     let name = "the_current_client_syncs_what_the_pinned_one_logs";
-    let (Some(client), Some(current)) = (
-        Client::pinned(name),
-        Client::of_version(CURRENT, name),
-    ) else {
+    let (Some(client), Some(current)) = (Client::pinned(name), Client::of_version(CURRENT, name))
+    else {
         return;
     };
     for name in ["basic", "values", "artifacts", "tables", "console"] {
@@ -121,7 +124,8 @@ fn the_old_sync_loses_the_exit_code_and_the_judge_sees_it() {
         run.remove("state");
         run["summary"].as_object_mut().unwrap().remove("_wandb");
     }
-    assert_eq!(first, second);
+    assert_eq!(first["runs"], second["runs"]);
+    assert_eq!(first["artifacts"], second["artifacts"]);
 }
 
 #[test]
@@ -162,5 +166,8 @@ fn one_other_value_alias_or_exit_code_is_a_difference() {
     }
     // Two that did nothing are not the same: there is nothing to compare.
     let difference = diff(&Server::start(), &Server::start()).unwrap_err();
-    assert!(difference.contains("nothing that could be compared"), "{difference}");
+    assert!(
+        difference.contains("nothing that could be compared"),
+        "{difference}"
+    );
 }

@@ -52,7 +52,10 @@ fn faults_come_and_go_while_a_server_runs_and_are_counted() {
     server.fault("on=graphql,do=500,times=inf");
     assert_eq!(status(&server).as_deref(), Some("500"));
     let rules = server.faults();
-    assert_eq!((&rules[0]["seen"], &rules[0]["done"]), (&3.into(), &1.into()));
+    assert_eq!(
+        (&rules[0]["seen"], &rules[0]["done"]),
+        (&3.into(), &1.into())
+    );
     server.clear();
     assert_eq!(status(&server).as_deref(), Some("200"));
     server.down(Duration::from_secs(3600));

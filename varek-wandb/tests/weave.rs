@@ -111,7 +111,11 @@ fn statuses(server: &Server) -> Vec<u64> {
 
 #[test]
 fn a_run_arrives_on_each_of_the_three_paths() {
-    for (path, view) in [(TRACES, "traces"), (DEDICATED, "traces"), (AGENTS, "agents")] {
+    for (path, view) in [
+        (TRACES, "traces"),
+        (DEDICATED, "traces"),
+        (AGENTS, "agents"),
+    ] {
         let server = Server::start();
         let sink = of_project(sink(&server, path)).start().unwrap();
         record(&sink, [started(7), finished(7, Termination::Exited(0))]);
@@ -135,7 +139,8 @@ fn a_run_arrives_on_each_of_the_three_paths() {
 }
 
 #[test]
-fn the_project_is_that_of_the_header_where_the_resource_has_none_and_without_either_a_run_is_lost() {
+fn the_project_is_that_of_the_header_where_the_resource_has_none_and_without_either_a_run_is_lost()
+{
     let server = Server::start();
     let of_header = sink(&server, TRACES).header("project_id", "header-team/header-project");
     let of_both = of_project(sink(&server, TRACES)).header("project_id", "header-team/other");

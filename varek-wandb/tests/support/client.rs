@@ -105,7 +105,13 @@ impl Client {
     }
 
     /// The same, with another time limit.
-    pub fn sync_within(&self, directory: &Path, how: Sync, server: &Server, limit: Duration) -> Ran {
+    pub fn sync_within(
+        &self,
+        directory: &Path,
+        how: Sync,
+        server: &Server,
+        limit: Duration,
+    ) -> Ran {
         let output = tempfile::tempdir().unwrap();
         let mut command = self.command("wandb", output.path());
         if how == Sync::Beta {
@@ -182,7 +188,10 @@ pub fn scenarios() -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(here("scenarios"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json")
+        })
         .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
     names.sort();
@@ -204,7 +213,13 @@ pub fn offline_run(directory: &Path) -> PathBuf {
     let runs: Vec<_> = fs::read_dir(directory.join("wandb"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("offline-run-"))
+        .filter(|path| {
+            path.file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with("offline-run-")
+        })
         .collect();
     let [run] = &runs[..] else {
         panic!("{} offline runs: {runs:?}", runs.len());

@@ -235,11 +235,7 @@ fn launch(options: &Options, directory: &Path, port: u16) -> (Child, Vec<u16>) {
     for fault in &options.faults {
         command.args(["--fault", fault]);
     }
-    let mut child = command
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap();
+    let mut child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
     let found = wait_for("the server", || {
         if child.try_wait().unwrap().is_some() {
             let log = fs::read_to_string(directory.join("log.txt"));
