@@ -99,7 +99,7 @@ impl Browser {
         let wanted =
             json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
         let made = self.request("POST", "/session", Some(&wanted))?;
-        self.session = made["sessionId"].as_str().unwrap_or_default().to_owned();
+        self.session = made["sessionId"].as_str().unwrap_or_default().into();
         Ok(())
     }
 
