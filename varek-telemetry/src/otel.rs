@@ -31,6 +31,9 @@ const CAPACITY: usize = 16_384;
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// The longest wait that a collector may ask for by Retry-After; what asks for more loses the spans.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
 /// For one request, from connecting to the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -42,8 +45,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// own [`RunId`]. An embedder whose trace is not sampled gets no span.
 ///
 /// # What fails
-/// An export is tried four times where the collector says that it may be (429, 502, 503, 504) or cannot be reached; then
-/// its spans are counted as lost and [`Sink::fault`] says why. A collector that hangs slows down this sink alone. When it is
+/// An export is tried four times where the collector says that it may be (429, 502, 503, 504) or cannot be reached, and not
+/// before a Retry-After of ten seconds at most has passed; then its spans are counted as lost and [`Sink::fault`] says why. A collector that hangs slows down this sink alone. When it is
 /// dropped it has half a second to send what is over: call [`Sink::flush`] before, with the time that there is.
 ///
 /// # W&B Weave
@@ -256,24 +259,36 @@ impl Exporter {
         let mut pause = PAUSE;
         let mut tries = 1;
         loop {
-            let (reason, again) = match self.post(&body) {
-                Ok(status) if (200..300).contains(&status) => return Ok(()),
-                Ok(status) => (
-                    format!("the collector answered {status}"),
-                    matches!(status, 429 | 502 | 503 | 504),
-                ),
-                Err(error) => (format!("the collector cannot be reached: {error}"), true),
+            let (reason, again, asked) = match self.post(&body) {
+                Ok((status, _)) if (200..300).contains(&status) => return Ok(()),
+                Ok((status, asked)) => {
+                    let why = match status {
+                        401 | 403 => {
+                            ": it does not take the key that it was sent, or was sent none"
+                        }
+                        _ => "",
+                    };
+                    let again = matches!(status, 429 | 502 | 503 | 504);
+                    let reason = format!("the collector answered {status}{why}");
+                    (reason, again, asked.unwrap_or_default())
+                }
+                Err(error) => {
+                    let reason = format!("the collector cannot be reached: {error}");
+                    (reason, true, Duration::ZERO)
+                }
             };
-            if !again || tries == TRIES {
+            if !again || tries == TRIES || asked > LONGEST_WAIT {
                 return Err(reason);
             }
             tries += 1;
-            std::thread::sleep(pause);
+            std::thread::sleep(pause.max(asked));
             pause *= 2;
         }
     }
 
-    fn post(&self, body: &[u8]) -> Result<u16, ureq::Error> {
+    /// The status, and how long the collector asks to be left alone (RFC 9110, 10.2.3; as seconds, which is what OTLP
+    /// over HTTP is specified with).
+    fn post(&self, body: &[u8]) -> Result<(u16, Option<Duration>), ureq::Error> {
         let mut request = self
             .agent
             .post(&self.builder.endpoint)
@@ -281,7 +296,10 @@ impl Exporter {
         for (name, value) in &self.builder.headers {
             request = request.header(name, value);
         }
-        Ok(request.send(body)?.status().as_u16())
+        let answer = request.send(body)?;
+        let asked = answer.headers().get("retry-after");
+        let seconds = asked.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        Ok((answer.status().as_u16(), seconds.map(Duration::from_secs)))
     }
 }
 

@@ -115,7 +115,7 @@ impl Report {
                 run.limits.len(),
             )?;
         }
-        out.write_all(b"</tbody></table>\n")
+        out.write_all(b"</tbody></table></div>\n")
     }
 
     fn denials_table(&self, out: &mut impl Write) -> io::Result<()> {
@@ -135,7 +135,7 @@ impl Report {
                 )?;
             }
         }
-        out.write_all(b"</tbody></table>\n")
+        out.write_all(b"</tbody></table></div>\n")
     }
 
     fn limits_table(&self, out: &mut impl Write) -> io::Result<()> {
@@ -163,12 +163,12 @@ impl Report {
                 )?;
             }
         }
-        out.write_all(b"</tbody></table>\n")
+        out.write_all(b"</tbody></table></div>\n")
     }
 }
 
 fn heading(out: &mut impl Write, columns: &[&str]) -> io::Result<()> {
-    out.write_all(b"<table><thead><tr>")?;
+    out.write_all(b"<div class=\"wide\"><table><thead><tr>")?;
     for column in columns {
         write!(
             out,
@@ -209,7 +209,7 @@ impl Run {
                 Text(&mark.text),
             )?;
         }
-        out.write_all(b"</tbody></table>")?;
+        out.write_all(b"</tbody></table></div>")?;
         if self.more_marks > 0 {
             write!(out, "<p>and {} more events, not shown</p>", self.more_marks)?;
         }

@@ -158,7 +158,10 @@ not json
             path: "/t".into(),
         };
         let programs = Programs {
-            tests: vec![program(HOST_ONLY[0].0), program("varek-core/tests/limits.rs")],
+            tests: vec![
+                program(HOST_ONLY[0].0),
+                program("varek-core/tests/limits.rs"),
+            ],
             doctor: None,
         };
         let left = programs.in_machines().tests;
