@@ -198,6 +198,12 @@ impl Stream {
             });
             return Ok(());
         }
+        let (known, sent, sending) =
+            self.shared.acknowledged(|known| (known.place.clone(), known.sent, known.sending))?;
+        let ours = sent.history.max(sending.history);
+        // Asked before anything is written: the id may be that of another run.
+        let there = self.lines_there()?;
+        self.compare(there, sent.history, ours)?;
         let answer = self.upsert()?;
         let bucket = answer.pointer("/upsertBucket/bucket").unwrap_or(&Value::Null);
         let text = |pointer| bucket.pointer(pointer).and_then(Value::as_str);
@@ -211,29 +217,44 @@ impl Stream {
             project: project.to_owned(),
             run: run.to_owned(),
         };
-        let has = bucket.get("historyLineCount").and_then(Value::as_u64).unwrap_or(0);
-        let (known, sent, sending) =
-            self.shared.acknowledged(|known| (known.place.clone(), known.sent, known.sending))?;
-        let ours = sent.history.max(sending.history);
-        if has > ours {
-            return Err(refused(&format!(
-                "{}/{}: the server has {has} rows of a run with this id, and this log has sent {ours}: \
-                 another run has the id; nothing was changed there",
-                place.project, place.run
-            )));
-        }
-        if has < sent.history {
-            return Err(refused(&format!(
-                "{}/{}: the server has {has} rows, and had acknowledged {}: the run was deleted there; to send it anew, \
-                 remove `varek/acknowledged.jsonl` from the run's directory",
-                place.project, place.run, sent.history
-            )));
-        }
         if known.as_ref() != Some(&place) {
             self.shared.acknowledge(&Entry::Run(place))?;
         }
         self.created = true;
         Ok(())
+    }
+
+    /// How many rows the server has of a run with this id; none where it has no such run.
+    fn lines_there(&self) -> Result<Option<u64>, Failure> {
+        let variables = self.document.variables();
+        let asked = ["name", "project", "entity"].map(|key| (key.to_owned(), variables.get(key).cloned()));
+        let asked: Map<String, Value> =
+            asked.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        let answer = self.shared.client.graphql(
+            "RunResumeStatus",
+            "query RunResumeStatus($project: String, $entity: String, $name: String!) { \
+             model(name: $project, entityName: $entity) { id name bucket(name: $name, missingOk: true) { id name historyLineCount } } }",
+            &Value::Object(asked),
+        )?;
+        let run = answer.pointer("/model/bucket").filter(|run| !run.is_null());
+        Ok(run.map(|run| run.get("historyLineCount").and_then(Value::as_u64).unwrap_or(0)))
+    }
+
+    /// Refuses to touch a run that is not this log's, or not any more.
+    fn compare(&self, there: Option<u64>, sent: u64, ours: u64) -> Result<(), Failure> {
+        let id = self.document.run.as_ref().map_or("", |run| run.run_id.as_str());
+        match there {
+            Some(there) if there > ours => Err(refused(&format!(
+                "run {id}: the server has {there} rows of a run with this id, and this log has sent {ours}: \
+                 another run has the id; nothing was changed there"
+            ))),
+            there if there.unwrap_or(0) < sent => Err(refused(&format!(
+                "run {id}: the server had acknowledged {sent} rows and has {}: the run was deleted there; to send it anew, \
+                 remove `varek/acknowledged.jsonl` from the run's directory",
+                there.unwrap_or(0)
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn upsert(&mut self) -> Result<Value, Failure> {
