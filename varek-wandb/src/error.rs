@@ -117,7 +117,9 @@ pub enum Error {
         key: String,
     },
     /// NaN or an infinity where the service takes none.
-    #[error("{what} {key:?} holds NaN or an infinity, which the service takes in rows and summaries alone")]
+    #[error(
+        "{what} {key:?} holds NaN or an infinity, which the service takes in rows and summaries alone"
+    )]
     NotFinite {
         /// Where.
         what: &'static str,
@@ -125,7 +127,9 @@ pub enum Error {
         key: String,
     },
     /// A row for a step that has one already, or is behind it.
-    #[error("step {step} cannot be logged after step {last}: rows are never changed and never dropped; put what belongs to one step into one row")]
+    #[error(
+        "step {step} cannot be logged after step {last}: rows are never changed and never dropped; put what belongs to one step into one row"
+    )]
     StepInPast {
         /// The step that was asked for.
         step: u64,
@@ -133,7 +137,9 @@ pub enum Error {
         last: u64,
     },
     /// More in one row, summary or config than the service takes in a line. Nothing of it was written.
-    #[error("{what} is {size} bytes, and the service takes {most} in a line; log it as a file of an artifact")]
+    #[error(
+        "{what} is {size} bytes, and the service takes {most} in a line; log it as a file of an artifact"
+    )]
     LineTooLong {
         /// What.
         what: &'static str,
@@ -191,7 +197,9 @@ pub enum Error {
     #[error("the run is finished, and takes nothing more")]
     Finished,
     /// This process is a copy of the one that started the run, made by fork(2), and has no part in it.
-    #[error("the run belongs to process {owner}, of which this one is a copy; start a run of its own here")]
+    #[error(
+        "the run belongs to process {owner}, of which this one is a copy; start a run of its own here"
+    )]
     Forked {
         /// The process that started the run.
         owner: u32,

@@ -107,7 +107,10 @@ pub fn repair(directory: impl AsRef<Path>) -> Result<Repaired, Error> {
 /// [`Error::OtherServer`] where another server has the run's beginning. What the server refuses is in the [`Report`].
 pub fn sync(directory: impl AsRef<Path>, options: &SyncOptions) -> Result<Report, Error> {
     let log = find_log(directory.as_ref())?;
-    let environment = options.environment.clone().unwrap_or_else(Environment::of_process);
+    let environment = options
+        .environment
+        .clone()
+        .unwrap_or_else(Environment::of_process);
     let asked = Asked {
         base_url: options.base_url.clone(),
         api_key: options.api_key.clone(),
@@ -116,12 +119,17 @@ pub fn sync(directory: impl AsRef<Path>, options: &SyncOptions) -> Result<Report
     };
     let settings = Settings::resolve(asked, &environment)?;
     let Some(key) = &settings.api_key else {
-        return Err(Error::NoKey { base_url: settings.base_url });
+        return Err(Error::NoKey {
+            base_url: settings.base_url,
+        });
     };
     let server = Server::new(&settings.base_url, &key.0, options.roots.as_deref())?;
     log::repair(&log)?;
     let length = fs::metadata(&log).map_err(Error::io("stat", &log))?.len();
-    let mut pace = Pace { interval: Duration::ZERO, ..Pace::default() };
+    let mut pace = Pace {
+        interval: Duration::ZERO,
+        ..Pace::default()
+    };
     if let Some((first, longest)) = options.pauses {
         pace.pauses = Pauses { first, longest };
     }
@@ -137,7 +145,10 @@ fn find_log(path: &Path) -> Result<PathBuf, Error> {
     let mut found: Vec<PathBuf> = fs::read_dir(path)
         .map_err(Error::io("read", path))?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "wandb"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "wandb")
+        })
         .collect();
     found.sort();
     let mut found = found.into_iter();

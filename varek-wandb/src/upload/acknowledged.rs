@@ -33,7 +33,9 @@ pub(super) enum Entry {
     Artifact { client_id: String },
     /// The file has this content there.
     File { path: String, md5: String },
-    /// The run is marked as ended.
+    /// The run is about to be marked as ended: everything else is there.
+    Completing,
+    /// It is marked as ended.
     Complete,
 }
 
@@ -68,6 +70,7 @@ pub(super) struct Acknowledged {
     pub(super) artifacts: BTreeSet<String>,
     /// MD5 by path.
     pub(super) files: BTreeMap<String, String>,
+    pub(super) completing: bool,
     pub(super) complete: bool,
 }
 
@@ -103,6 +106,7 @@ impl Acknowledged {
             alerts_sent: BTreeSet::new(),
             artifacts: BTreeSet::new(),
             files: BTreeMap::new(),
+            completing: false,
             complete: false,
         };
         let mut good = 0;
@@ -149,6 +153,7 @@ impl Acknowledged {
             Entry::File { path, md5 } => {
                 self.files.insert(path, md5);
             }
+            Entry::Completing => self.completing = true,
             Entry::Complete => self.complete = true,
         }
     }
@@ -167,7 +172,10 @@ mod tests {
     fn a_torn_acknowledgement_is_none_and_nothing_is_written_behind_it() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("run-a.wandb");
-        let lines = Lines { history: 7, console: 1 };
+        let lines = Lines {
+            history: 7,
+            console: 1,
+        };
         let mut acknowledged = Acknowledged::open(&log).unwrap();
         acknowledged.add(&Entry::Sending(lines)).unwrap();
         acknowledged.add(&Entry::Sent(lines)).unwrap();

@@ -34,9 +34,18 @@ pub(super) fn send(shared: &Shared, artifact: &Artifact) -> Result<(), Failure> 
         .manifest
         .as_ref()
         .filter(|manifest| manifest.manifest_file_path.is_empty())
-        .ok_or_else(|| refused(&format!("artifact {}: its record has no list of files", artifact.name)))?;
+        .ok_or_else(|| {
+            refused(&format!(
+                "artifact {}: its record has no list of files",
+                artifact.name
+            ))
+        })?;
     let place = shared.place()?;
-    let sending = Sending { shared, artifact, place };
+    let sending = Sending {
+        shared,
+        artifact,
+        place,
+    };
     let (id, state) = sending.create()?;
     if state != "COMMITTED" {
         sending.fill(&id, manifest)?;
@@ -86,7 +95,11 @@ impl Sending<'_> {
             put("metadata", text(&artifact.metadata));
             let ttl = artifact.ttl_duration_seconds;
             put("ttlDurationSeconds", (ttl > 0).then(|| ttl.into()));
-            let tags: Vec<Value> = artifact.tags.iter().map(|tag| json!({ "tagName": tag })).collect();
+            let tags: Vec<Value> = artifact
+                .tags
+                .iter()
+                .map(|tag| json!({ "tagName": tag }))
+                .collect();
             put("tags", (!tags.is_empty()).then_some(Value::Array(tags)));
         }
         let answer = self.shared.client.graphql(
@@ -95,7 +108,12 @@ impl Sending<'_> {
              artifact { id state artifactSequence { latestArtifact { id } } } } }",
             &json!({ "input": input }),
         )?;
-        let text = |pointer| answer.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let text = |pointer| {
+            answer
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
         text("/createArtifact/artifact/id")
             .zip(text("/createArtifact/artifact/state"))
             .ok_or_else(|| self.refused("the server gave it no id"))
@@ -121,9 +139,13 @@ impl Sending<'_> {
         let mut taken = false;
         for _ in 0..ADDRESSES {
             let (_, upload) = self.create_manifest(id, &md5, true)?;
-            let (url, headers) = upload.ok_or_else(|| self.refused("the server gave no address for its manifest"))?;
+            let (url, headers) = upload
+                .ok_or_else(|| self.refused("the server gave no address for its manifest"))?;
             let _ = file.seek(SeekFrom::Start(0));
-            let part = Part { offset: 0, length: text.len() as u64 };
+            let part = Part {
+                offset: 0,
+                length: text.len() as u64,
+            };
             if let Stored::Done(_) = self.shared.client.store(&url, &headers, &file, part)? {
                 taken = true;
                 break;
@@ -176,7 +198,10 @@ impl Sending<'_> {
         let file = made.and_then(|made| made.get("file"));
         let url = file.and_then(|file| file.get("uploadUrl")?.as_str());
         let headers = headers(file.and_then(|file| file.get("uploadHeaders")));
-        Ok((manifest.to_owned(), url.map(|url| (url.to_owned(), headers))))
+        Ok((
+            manifest.to_owned(),
+            url.map(|url| (url.to_owned(), headers)),
+        ))
     }
 
     /// Sends what the server does not have of these files, and notes in which artifact each was born.
@@ -205,7 +230,9 @@ impl Sending<'_> {
                 .pointer("/createArtifactFiles/files/edges")
                 .and_then(Value::as_array)
                 .filter(|edges| edges.len() == left.len())
-                .ok_or_else(|| self.refused("the server answered for other files than it was asked"))?;
+                .ok_or_else(|| {
+                    self.refused("the server answered for other files than it was asked")
+                })?;
             let mut again = Vec::new();
             for ((entry, spec), edge) in left.iter().zip(&specs).zip(edges) {
                 let node = edge.get("node").unwrap_or(&Value::Null);
@@ -230,12 +257,19 @@ impl Sending<'_> {
     fn open(&self, entry: &ManifestEntry) -> Result<(File, u64), Failure> {
         let path = find(&self.shared.directory, &entry.local_path);
         let failed = |error: &dyn std::fmt::Display| Failure::File {
-            reason: format!("artifact {}: {}: {error}", self.artifact.name, path.display()),
+            reason: format!(
+                "artifact {}: {}: {error}",
+                self.artifact.name,
+                path.display()
+            ),
         };
         let file = File::open(&path).map_err(|error| failed(&error))?;
         let size = file.metadata().map_err(|error| failed(&error))?.len();
         if i64::try_from(size) != Ok(entry.size) {
-            return Err(failed(&format!("it has {size} bytes, and had {}", entry.size)));
+            return Err(failed(&format!(
+                "it has {size} bytes, and had {}",
+                entry.size
+            )));
         }
         Ok((file, size))
     }
@@ -267,7 +301,10 @@ impl Sending<'_> {
     /// Sends a file, unless the server has it. Says whether it is there then.
     fn file(&self, entry: &ManifestEntry, spec: &Value, node: &Value) -> Result<bool, Failure> {
         let headers = headers(node.get("uploadHeaders"));
-        if let Some(multipart) = node.get("uploadMultipartUrls").filter(|urls| !urls.is_null()) {
+        if let Some(multipart) = node
+            .get("uploadMultipartUrls")
+            .filter(|urls| !urls.is_null())
+        {
             return self.parts(entry, spec, node, multipart, &headers);
         }
         let Some(url) = node.get("uploadUrl").and_then(Value::as_str) else {
@@ -293,7 +330,12 @@ impl Sending<'_> {
             .and_then(Value::as_array)
             .into_iter()
             .flatten()
-            .filter_map(|part| Some((part.get("partNumber")?.as_u64()?, part.get("uploadUrl")?.as_str()?)))
+            .filter_map(|part| {
+                Some((
+                    part.get("partNumber")?.as_u64()?,
+                    part.get("uploadUrl")?.as_str()?,
+                ))
+            })
             .collect();
         let content_type: Vec<(String, String)> = headers
             .iter()
@@ -320,7 +362,8 @@ impl Sending<'_> {
                 Stored::Address { .. } => return Ok(false),
             }
         }
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text =
+            |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
         self.shared.client.graphql(
             "completeMultipartUploadArtifact",
             "mutation CompleteMultipartUploadArtifact($completeMultipartAction: CompleteMultipartAction!, \
@@ -348,7 +391,10 @@ fn parts_of(size: u64) -> impl Iterator<Item = Part> {
     };
     (0..size.div_ceil(length)).map(move |index| {
         let offset = index * length;
-        Part { offset, length: length.min(size - offset) }
+        Part {
+            offset,
+            length: length.min(size - offset),
+        }
     })
 }
 
@@ -358,7 +404,9 @@ fn hex_md5(file: &File, part: Part) -> std::io::Result<String> {
     let mut buffer = vec![0; 256 * 1024];
     let (mut offset, mut left) = (part.offset, part.length);
     while left > 0 {
-        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let most = usize::try_from(left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         let room = buffer.get_mut(..most).unwrap_or_default();
         let read = file.read_at(room, offset)?;
         if read == 0 {
@@ -451,6 +499,9 @@ mod tests {
 
     #[test]
     fn digests_are_written_both_ways() {
-        assert_eq!(base64_of_hex("d41d8cd98f00b204e9800998ecf8427e"), "1B2M2Y8AsgTpgAmY7PhCfg==");
+        assert_eq!(
+            base64_of_hex("d41d8cd98f00b204e9800998ecf8427e"),
+            "1B2M2Y8AsgTpgAmY7PhCfg=="
+        );
     }
 }

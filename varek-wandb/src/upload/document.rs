@@ -70,7 +70,10 @@ impl Lines {
 
     /// Takes so many lines away, and gives their records.
     pub(super) fn sent(&mut self, count: usize) -> Vec<u64> {
-        let gone: Vec<_> = self.waiting.drain(..count.min(self.waiting.len())).collect();
+        let gone: Vec<_> = self
+            .waiting
+            .drain(..count.min(self.waiting.len()))
+            .collect();
         self.first += gone.len() as u64;
         self.bytes -= gone.iter().map(|(_, line)| line.len()).sum::<usize>();
         gone.into_iter().map(|(record, _)| record).collect()
@@ -104,13 +107,25 @@ impl Document {
                 self.run.get_or_insert(*run);
             }
             Kind::Config(config) => {
-                config.update.iter().for_each(|item| self.config.update(item));
-                config.remove.iter().for_each(|item| self.config.remove(item));
+                config
+                    .update
+                    .iter()
+                    .for_each(|item| self.config.update(item));
+                config
+                    .remove
+                    .iter()
+                    .for_each(|item| self.config.remove(item));
                 self.config_changes.push(number);
             }
             Kind::Summary(summary) => {
-                summary.update.iter().for_each(|item| self.summary.update(item));
-                summary.remove.iter().for_each(|item| self.summary.remove(item));
+                summary
+                    .update
+                    .iter()
+                    .for_each(|item| self.summary.update(item));
+                summary
+                    .remove
+                    .iter()
+                    .for_each(|item| self.summary.remove(item));
                 self.summary_changes.push(number);
             }
             Kind::History(row) => {
@@ -133,7 +148,10 @@ impl Document {
                     waits = true;
                     let now = file.policy != FilePolicy::End as i32;
                     if now {
-                        self.jobs.push(Job::File { record: number, path: file.path.clone() });
+                        self.jobs.push(Job::File {
+                            record: number,
+                            path: file.path.clone(),
+                        });
                     }
                     if file.policy != FilePolicy::Now as i32 {
                         self.at_end.push((number, file.path));
@@ -143,8 +161,14 @@ impl Document {
                     return Need::Nothing;
                 }
             }
-            Kind::Artifact(artifact) => self.jobs.push(Job::Artifact { record: number, artifact }),
-            Kind::Alert(alert) => self.jobs.push(Job::Alert { record: number, alert }),
+            Kind::Artifact(artifact) => self.jobs.push(Job::Artifact {
+                record: number,
+                artifact,
+            }),
+            Kind::Alert(alert) => self.jobs.push(Job::Alert {
+                record: number,
+                alert,
+            }),
             Kind::Exit(exit) => {
                 for line in self.console.rest() {
                     self.output.push(number, line);

@@ -34,7 +34,11 @@ pub(super) fn write(document: &Document, files: &Path) -> Vec<String> {
 /// JSON is YAML.
 fn config(document: &Document) -> String {
     let mut text = String::new();
-    for (key, value) in document.config.entries().filter(|(key, _)| *key != "_wandb") {
+    for (key, value) in document
+        .config
+        .entries()
+        .filter(|(key, _)| *key != "_wandb")
+    {
         let key = Value::from(key.as_str());
         text.push_str(&format!("{key}:\n    value: {}\n", value.json()));
     }

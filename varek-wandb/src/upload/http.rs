@@ -177,10 +177,13 @@ impl Client {
                 Err(reason) => return again(what, &reason, None),
             };
             let answer: Option<Value> = serde_json::from_slice(&answer).ok();
-            let message = answer.as_ref().and_then(|answer| {
-                answer.pointer("/errors/0/message").and_then(Value::as_str)
-            });
-            match (status, answer.as_ref().and_then(|answer| answer.get("data"))) {
+            let message = answer
+                .as_ref()
+                .and_then(|answer| answer.pointer("/errors/0/message").and_then(Value::as_str));
+            match (
+                status,
+                answer.as_ref().and_then(|answer| answer.get("data")),
+            ) {
                 (200, Some(data)) if message.is_none() => Try::Done(data.clone()),
                 (200, _) => match message {
                     Some(message) => refused(what, 200, message),
@@ -314,10 +317,9 @@ impl Client {
     /// Stays quiet ahead of time where the server says that nothing is left of its limit.
     fn heed(&self, headers: &HeaderMap) {
         let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-        if let (Some(remaining), Some(reset)) = (
-            number("ratelimit-remaining"),
-            number("ratelimit-reset"),
-        ) && remaining < 1.0
+        if let (Some(remaining), Some(reset)) =
+            (number("ratelimit-remaining"), number("ratelimit-reset"))
+            && remaining < 1.0
             && let Ok(reset) = Duration::try_from_secs_f64(reset)
         {
             *lock(&self.quiet_until) = Some(Instant::now() + reset.min(LONGEST_ASKED));
@@ -351,7 +353,11 @@ fn judge<T>(what: &'static str, status: u16, headers: &HeaderMap, message: &str)
             status,
             "a redirect, which is not followed with a key; use the address that it leads to as WANDB_BASE_URL",
         ),
-        _ => again(what, &format!("the server answered {status}"), asked(headers)),
+        _ => again(
+            what,
+            &format!("the server answered {status}"),
+            asked(headers),
+        ),
     }
 }
 
@@ -426,7 +432,9 @@ impl Read for PartReader<'_> {
         };
         let read = self.file.read_at(room, self.part.offset)?;
         if read == 0 {
-            return Err(io::Error::other("the file became shorter while it was sent"));
+            return Err(io::Error::other(
+                "the file became shorter while it was sent",
+            ));
         }
         self.part.offset += read as u64;
         self.part.length -= read as u64;

@@ -73,7 +73,10 @@ impl Shared {
     }
 
     /// Looks at what was acknowledged.
-    pub(super) fn acknowledged<T>(&self, look: impl FnOnce(&Acknowledged) -> T) -> Result<T, Stopped> {
+    pub(super) fn acknowledged<T>(
+        &self,
+        look: impl FnOnce(&Acknowledged) -> T,
+    ) -> Result<T, Stopped> {
         lock(&self.acknowledged).as_ref().map(look).ok_or(Stopped)
     }
 
@@ -138,7 +141,11 @@ impl Shared {
             dropped,
             skipped: ledger.skipped,
             uncertain: ledger.uncertain.len() as u64,
-            fault: ledger.fault.clone().or(refused).or(trouble.filter(|_| pending > 0)),
+            fault: ledger
+                .fault
+                .clone()
+                .or(refused)
+                .or(trouble.filter(|_| pending > 0)),
             stopped: ledger.stopped_by_user,
             url,
         }

@@ -38,8 +38,10 @@ pub(super) struct Stream {
     created: bool,
     /// When the server was last told something.
     told: Option<Instant>,
-    /// The run was marked as ended by an uploader before: its streams take nothing more.
+    /// An uploader before has sent everything, and marked the run as ended or was about to: its streams take nothing more.
     closed: bool,
+    /// The server has acknowledged the mark.
+    complete: bool,
 }
 
 impl Stream {
@@ -61,6 +63,7 @@ impl Stream {
             created: false,
             told: None,
             closed: false,
+            complete: false,
         }
     }
 
@@ -75,7 +78,8 @@ impl Stream {
 
     fn send_all(&mut self) -> Result<(), Failure> {
         let (known, files) = self.shared.acknowledged(|known| {
-            self.closed = known.complete;
+            self.closed = known.completing;
+            self.complete = known.complete;
             let files: Vec<String> = known.files.keys().cloned().collect();
             (known.sent, files)
         })?;
@@ -97,9 +101,7 @@ impl Stream {
             }
             let all_read = self.reader.position() >= seen.end;
             let ended = self.document.exit.is_some() && all_read;
-            let late = self
-                .told
-                .is_none_or(|told| told.elapsed() >= self.interval);
+            let late = self.told.is_none_or(|told| told.elapsed() >= self.interval);
             if self.created && (ended || late || !all_read) {
                 self.bring_up_to_date()?;
             }
@@ -107,7 +109,11 @@ impl Stream {
                 return self.finish();
             }
             if all_read {
-                let wait = if self.has_news() { self.interval } else { HEARTBEAT };
+                let wait = if self.has_news() {
+                    self.interval
+                } else {
+                    HEARTBEAT
+                };
                 let now = Instant::now();
                 let until = self.told.map_or(now + wait, |told| told + wait);
                 self.shared.written.wait(seen, until);
@@ -146,7 +152,10 @@ impl Stream {
                 Ok(Next::Record(entry)) => entry,
                 Ok(Next::End) => return Ok(()),
                 Ok(Next::Damaged(damage)) => {
-                    return Err(refused(&format!("{} at byte {at}: {damage}", self.log.display())));
+                    return Err(refused(&format!(
+                        "{} at byte {at}: {damage}",
+                        self.log.display()
+                    )));
                 }
                 Err(error) => return Err(refused(&error.to_string())),
             };
@@ -198,18 +207,25 @@ impl Stream {
             });
             return Ok(());
         }
-        let (known, sent, sending) =
-            self.shared.acknowledged(|known| (known.place.clone(), known.sent, known.sending))?;
+        let (known, sent, sending) = self
+            .shared
+            .acknowledged(|known| (known.place.clone(), known.sent, known.sending))?;
         let ours = sent.history.max(sending.history);
         // Asked before anything is written: the id may be that of another run.
         let there = self.lines_there()?;
         self.compare(there, sent.history, ours)?;
         let answer = self.upsert()?;
-        let bucket = answer.pointer("/upsertBucket/bucket").unwrap_or(&Value::Null);
+        let bucket = answer
+            .pointer("/upsertBucket/bucket")
+            .unwrap_or(&Value::Null);
         let text = |pointer| bucket.pointer(pointer).and_then(Value::as_str);
-        let place = text("/project/entity/name").zip(text("/project/name")).zip(text("/name"));
+        let place = text("/project/entity/name")
+            .zip(text("/project/name"))
+            .zip(text("/name"));
         let Some(((entity, project), run)) = place else {
-            return Err(refused("upsertBucket: the answer does not say where the run is"));
+            return Err(refused(
+                "upsertBucket: the answer does not say where the run is",
+            ));
         };
         let place = Place {
             server: self.shared.client.base_url().to_owned(),
@@ -227,9 +243,12 @@ impl Stream {
     /// How many rows the server has of a run with this id; none where it has no such run.
     fn lines_there(&self) -> Result<Option<u64>, Failure> {
         let variables = self.document.variables();
-        let asked = ["name", "project", "entity"].map(|key| (key.to_owned(), variables.get(key).cloned()));
-        let asked: Map<String, Value> =
-            asked.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        let asked =
+            ["name", "project", "entity"].map(|key| (key.to_owned(), variables.get(key).cloned()));
+        let asked: Map<String, Value> = asked
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)))
+            .collect();
         let answer = self.shared.client.graphql(
             "RunResumeStatus",
             "query RunResumeStatus($project: String, $entity: String, $name: String!) { \
@@ -237,12 +256,20 @@ impl Stream {
             &Value::Object(asked),
         )?;
         let run = answer.pointer("/model/bucket").filter(|run| !run.is_null());
-        Ok(run.map(|run| run.get("historyLineCount").and_then(Value::as_u64).unwrap_or(0)))
+        Ok(run.map(|run| {
+            run.get("historyLineCount")
+                .and_then(Value::as_u64)
+                .unwrap_or(0)
+        }))
     }
 
     /// Refuses to touch a run that is not this log's, or not any more.
     fn compare(&self, there: Option<u64>, sent: u64, ours: u64) -> Result<(), Failure> {
-        let id = self.document.run.as_ref().map_or("", |run| run.run_id.as_str());
+        let id = self
+            .document
+            .run
+            .as_ref()
+            .map_or("", |run| run.run_id.as_str());
         match there {
             Some(there) if there > ours => Err(refused(&format!(
                 "run {id}: the server has {there} rows of a run with this id, and this log has sent {ours}: \
@@ -369,7 +396,10 @@ impl Stream {
         {
             let files = self.shared.directory.join("files");
             for path in generated::write(&self.document, &files) {
-                self.document.jobs.push(Job::File { record: *record, path });
+                self.document.jobs.push(Job::File {
+                    record: *record,
+                    path,
+                });
             }
         }
         self.hand_over();
@@ -389,7 +419,8 @@ impl Stream {
         let Some((record, exit)) = exit else {
             return Ok(());
         };
-        if !self.closed && !exit.not_complete {
+        if !self.complete && !exit.not_complete {
+            self.shared.acknowledge(&Entry::Completing)?;
             let mut body = Map::new();
             body.insert("complete".into(), true.into());
             body.insert("exitcode".into(), exit.exit_code.into());

@@ -29,9 +29,18 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) enum Job {
     /// A file of the run, by its path beneath `files`.
-    File { record: u64, path: String },
-    Artifact { record: u64, artifact: Box<Artifact> },
-    Alert { record: u64, alert: Alert },
+    File {
+        record: u64,
+        path: String,
+    },
+    Artifact {
+        record: u64,
+        artifact: Box<Artifact>,
+    },
+    Alert {
+        record: u64,
+        alert: Alert,
+    },
 }
 
 /// Does jobs until there are no more to come, or the embedder waits no longer.
@@ -77,7 +86,10 @@ fn file(shared: &Shared, path: &str) -> Result<(), Failure> {
             .and_then(|url| url.as_str())
             .ok_or_else(|| refused("createRunFiles: the answer has no address"))?;
         let headers = headers(made.and_then(|made| made.get("uploadHeaders")));
-        let part = Part { offset: 0, length: size };
+        let part = Part {
+            offset: 0,
+            length: size,
+        };
         if let Stored::Done(_) = shared.client.store(url, &headers, &opened, part)? {
             let path = path.to_owned();
             shared.ledger().stored.push(path.clone());

@@ -155,7 +155,11 @@ mod tests {
     fn item(path: &[&str], value: &str) -> Item {
         let mut path: Vec<String> = path.iter().map(ToString::to_string).collect();
         Item {
-            key: if path.len() == 1 { path.remove(0) } else { String::new() },
+            key: if path.len() == 1 {
+                path.remove(0)
+            } else {
+                String::new()
+            },
             nested_key: path,
             value_json: value.into(),
         }
