@@ -55,6 +55,7 @@ fn log(denials: u64) -> String {
             thread: 1,
             answer: Answer::Errno(1),
             count: 1,
+            unverified: Vec::new(),
         };
         log += &event(7, sequence, EventKind::SyscallDenied(denial));
     }

@@ -48,6 +48,7 @@ mod metrics;
 #[cfg(feature = "otel")]
 mod otel;
 mod owner;
+mod pointee;
 mod queue;
 mod run;
 mod sink;
@@ -74,6 +75,7 @@ pub use layer::{Enforcement, Layer, LayerStatus};
 pub use metrics::Metrics;
 #[cfg(feature = "otel")]
 pub use otel::{NotATraceParent, Otlp, OtlpBuilder, OtlpError, TraceParent};
+pub use pointee::{GuestText, Pointee, Pointer, Unverified};
 pub use queue::Queue;
 pub use run::RunId;
 pub use sink::{Flushed, Sink};

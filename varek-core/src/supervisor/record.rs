@@ -158,6 +158,7 @@ mod tests {
             thread: 1,
             answer,
             count: 1,
+            unverified: Vec::new(),
         }
     }
 

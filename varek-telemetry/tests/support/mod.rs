@@ -4,8 +4,9 @@
 use std::time::{Duration, SystemTime};
 
 use varek_telemetry::{
-    Answer, Arguments, Cause, Cleanup, Denial, Enforcement, Event, EventKind, Layer, LayerStatus,
-    LimitHit, Resource, RunId, Signal, Stream, Termination, UnknownReason, Usage,
+    Answer, Arguments, Cause, Cleanup, Denial, Enforcement, Event, EventKind, GuestText, Layer,
+    LayerStatus, LimitHit, Pointee, Resource, RunId, Signal, Stream, Termination, UnknownReason,
+    Unverified, Usage,
 };
 
 /// An event of one run, always at the same time.
@@ -34,7 +35,28 @@ pub fn denial(syscall: Option<&str>, arguments: [u64; 6], answer: Answer) -> Den
         thread: 7,
         answer,
         count: 1,
+        unverified: Vec::new(),
     }
+}
+
+/// A denied call of which is known what its pointers led to, in the order of the arguments.
+pub fn unverified(
+    syscall: &str,
+    arguments: [u64; 6],
+    pointees: impl IntoIterator<Item = Pointee>,
+) -> EventKind {
+    let first = match syscall {
+        "mount" => 0,
+        "sendto" => 4,
+        _ => 1,
+    };
+    let unverified = pointees.into_iter().zip(first..);
+    EventKind::SyscallDenied(Denial {
+        unverified: unverified
+            .map(|(pointee, argument)| Unverified { argument, pointee })
+            .collect(),
+        ..denial(Some(syscall), arguments, Answer::Errno(1))
+    })
 }
 
 /// The end of a run.
@@ -114,6 +136,42 @@ pub fn samples() -> Vec<(String, EventKind)> {
         named(
             "syscall_denied.kill",
             EventKind::SyscallDenied(denial(Some("ptrace"), [16, 1, 0, 0, 0, 0], Answer::Kill)),
+        ),
+        named(
+            "syscall_denied.paths",
+            unverified(
+                "mount",
+                [1, 2, 3, 4096, 0, 0],
+                [
+                    Pointee::Path(GuestText::new(b"/dev/sda\n<\xff")),
+                    Pointee::Path(GuestText::new(&[b'/'; 300])),
+                    Pointee::Name(GuestText::new(b"ext4")),
+                ],
+            ),
+        ),
+        named(
+            "syscall_denied.internet",
+            unverified(
+                "sendto",
+                [3, 0, 0, 0, 5, 28],
+                [Pointee::Internet("[::1%2]:443".parse().unwrap())],
+            ),
+        ),
+        named(
+            "syscall_denied.unix",
+            unverified(
+                "connect",
+                [3, 5, 110, 0, 0, 0],
+                [Pointee::Unix(GuestText::new(b"/run/x.sock"))],
+            ),
+        ),
+        named(
+            "syscall_denied.abstract",
+            unverified(
+                "bind",
+                [3, 5, 7, 0, 0, 0],
+                [Pointee::Abstract(GuestText::new(b"name"))],
+            ),
         ),
         named(
             "output_truncated",
