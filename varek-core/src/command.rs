@@ -29,6 +29,8 @@ pub struct Command {
     pub(crate) directory: Option<PathBuf>,
     #[cfg(feature = "test-hooks")]
     pub(crate) hold_at: u32,
+    #[cfg(feature = "test-hooks")]
+    pub(crate) hold_reading: bool,
 }
 
 pub(crate) struct ScratchFile {
@@ -55,6 +57,8 @@ impl Command {
             directory: None,
             #[cfg(feature = "test-hooks")]
             hold_at: 0,
+            #[cfg(feature = "test-hooks")]
+            hold_reading: false,
         }
     }
 
@@ -163,6 +167,14 @@ impl Command {
     #[doc(hidden)]
     pub fn hold_with_unpublished_listener(mut self) -> Self {
         self.hold_at = crate::child::step::UNPUBLISHED;
+        self
+    }
+
+    /// Holds whoever reads the memory of this guest's denied calls for ever, as a file system does that does not answer.
+    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
+    pub fn hold_reading(mut self) -> Self {
+        self.hold_reading = true;
         self
     }
 

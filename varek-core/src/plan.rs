@@ -104,6 +104,8 @@ pub(crate) struct RunPlan {
     pub(crate) program: PathBuf,
     pub(crate) interpreter: Option<PathBuf>,
     pub(crate) arguments: Arguments,
+    #[cfg(feature = "test-hooks")]
+    pub(crate) hold_reading: bool,
 }
 
 /// Prepares a run. Everything that was made is removed again when this fails.
@@ -214,6 +216,8 @@ pub(crate) fn prepare(
         program: image.path,
         interpreter: image.interpreter,
         arguments: Arguments::of(policy.record_arguments, &command.arguments),
+        #[cfg(feature = "test-hooks")]
+        hold_reading: command.hold_reading,
     };
     Ok((child, run))
 }

@@ -131,6 +131,45 @@ pub(crate) fn call_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     result == 0
 }
 
+/// `process_vm_readv(thread, &local, 1, remote, 2, 0)`: what is at this address in another process, as far as there is
+/// memory that it may read itself. It can take as long as the file or the swap behind that memory.
+///
+/// # References
+///
+/// process_vm_readv(2). A part that ends at a page's end is read or not as a whole, so that each page is one.
+pub(crate) fn read_memory(thread: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let fault = || io::Error::from_raw_os_error(libc::EFAULT);
+    let start = usize::try_from(address).map_err(|_| fault())?;
+    let page = crate::host::sys::page_size();
+    let first = buffer.len().min(page - start % page);
+    let next = start.checked_add(first).ok_or_else(fault)?;
+    let part = |start, length| libc::iovec {
+        iov_base: ptr::without_provenance_mut(start),
+        iov_len: length,
+    };
+    let remote = [
+        part(start, first),
+        part(next, (buffer.len() - first).min(page)),
+    ];
+    let local = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: the kernel writes into `buffer` alone, at most its length; the other addresses are of another process and
+    // only looked up there.
+    let result = unsafe {
+        libc::process_vm_readv(
+            thread.cast_signed(),
+            ptr::from_ref(&local),
+            1,
+            remote.as_ptr(),
+            2,
+            0,
+        )
+    };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
 /// `pidfd_send_signal(pidfd, signal, NULL, 0)` with any number of a signal, 0 included.
 ///
 /// # References
