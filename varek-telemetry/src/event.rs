@@ -15,7 +15,8 @@ use crate::{
 ///
 /// An event is recorded after what it reports. `sequence` counts from 0 without a gap within a run;
 /// events of different runs come in any order. What a queue or a fan-out says of itself (dropped events, a sink's
-/// fault) has the run and the sequence of the event beside it. Nothing in an event is a value of the environment; its
+/// fault) has the run and the sequence of the event beside it. VAREK puts no value of the environment into an event; a guest can pass one to
+/// a denied call as a path, which is read with [`ArgumentDetail::Full`] alone. Its
 /// written form is described at [`Record`](crate::Record).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
