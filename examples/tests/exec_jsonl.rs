@@ -167,8 +167,8 @@ fn plain(program: &str, arguments: &[&str]) -> String {
 
 #[test]
 fn what_a_guest_gives_to_denied_calls_is_in_a_response_where_full_arguments_were_asked_for() {
-    guests_or_return!();
     const SECRET: &str = "planted-in-the-environment";
+    guests_or_return!();
     let code = "import os, sys\ntry: os.execv(os.environ['TOKEN'], ['x'])\nexcept OSError: pass";
     let request = |detail: Option<&str>| {
         json!({

@@ -32,6 +32,7 @@ fn log(denials: u64) -> String {
         7,
         0,
         EventKind::RunStarted {
+            traceparent: None,
             program: HOSTILE.into(),
             interpreter: None,
             arguments: Arguments::None { count: 2 },

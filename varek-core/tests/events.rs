@@ -21,6 +21,7 @@ use varek_core::telemetry::{AuditLog, Fanout, JsonLines, Record, records};
 use varek_core::{
     Answer, ArgumentDetail, Arguments, Cause, Command, DenialBudget, Event, EventKind, Layer,
     LayerStatus, MIB, Outcome, Output, Overflow, Policy, Resource, Sandbox, Termination,
+    TraceParent,
 };
 
 /// A kind, with what tells one apart from another.
@@ -393,6 +394,34 @@ fn secrets_that_a_guest_makes_paths_of_are_in_no_log_unless_the_policy_records_a
                 assert!(!log.contains(secret), "{detail:?} {secret}: {log}");
             }
         }
+    }
+}
+
+#[test]
+fn the_span_that_a_command_names_is_in_the_event_of_its_start_and_is_not_the_guest_s_to_see() {
+    let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let parent: TraceParent = text.parse().unwrap();
+    let source = "import os, sys\nprint(sys.argv[1:], os.environ)";
+    for named in [Some(parent), None] {
+        let run = |sandbox: &Sandbox| {
+            let command = Command::python(source);
+            sandbox
+                .run(match named {
+                    Some(parent) => command.traceparent(parent),
+                    None => command,
+                })
+                .unwrap()
+        };
+        let Some((outcome, events, _)) = recorded(python(), test_name!(), run) else {
+            return;
+        };
+        let EventKind::RunStarted { traceparent, .. } = &events[0].kind else {
+            panic!("{events:?}")
+        };
+        assert_eq!(*traceparent, named);
+        assert!(!outcome.stdout.to_text().contains("b7ad6b7169203331"));
+        let written = serde_json::to_string(&events[0]).unwrap();
+        assert_eq!(written.contains(text), named.is_some(), "{written}");
     }
 }
 

@@ -10,15 +10,12 @@
 mod embedder;
 mod support;
 
-use std::io::Read as _;
-
 use support::{
     assert_killed, denied, not_run, open_directory, python, recording_or_not_run, root, seconds,
-    text,
 };
 use varek_core::{
     ArgumentDetail, Cause, Command, Denial, Event, EventKind, Host, Layer, LayerStatus, Namespace,
-    Outcome, Output, Policy, Sandbox, Termination,
+    Outcome, Policy, Sandbox,
 };
 
 /// What sources of guests begin with: each call of libc ends in a denied system call, which the guest swallows.
@@ -307,6 +304,11 @@ fn a_storm_is_read_now_and_then_and_ended_by_its_budget() {
 
 #[cfg(feature = "test-hooks")]
 mod held {
+    use std::io::Read as _;
+
+    use varek_core::{Output, Termination};
+
+    use super::support::text;
     use super::*;
 
     /// Denied calls, of which the guest says how they went.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     ArgumentDetail, Arguments, Cause, Cleanup, Enforcement, LimitHit, Pointer, RunId, Signal,
-    Termination, Unverified, Usage, decode,
+    Termination, TraceParent, Unverified, Usage, decode,
 };
 
 /// One thing that the supervisor of a run saw or did.
@@ -52,6 +52,9 @@ pub enum EventKind {
         policy: String,
         /// What is in force.
         enforcement: Enforcement,
+        /// The embedder's own span that the run belongs to, where its command names one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        traceparent: Option<TraceParent>,
     },
     /// The guest's program is running.
     GuestStarted {

@@ -48,6 +48,7 @@ mod metrics;
 #[cfg(feature = "otel")]
 mod otel;
 mod owner;
+mod parent;
 mod pointee;
 mod queue;
 mod run;
@@ -74,7 +75,8 @@ pub use layer::{Enforcement, Layer, LayerStatus};
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
 #[cfg(feature = "otel")]
-pub use otel::{NotATraceParent, Otlp, OtlpBuilder, OtlpError, TraceParent};
+pub use otel::{Otlp, OtlpBuilder, OtlpError};
+pub use parent::{NotATraceParent, TraceParent};
 pub use pointee::{GuestText, Pointee, Pointer, Unverified};
 pub use queue::Queue;
 pub use run::RunId;

@@ -59,15 +59,20 @@ impl Sink for Tracing {
                 arguments,
                 policy,
                 enforcement,
-            } => say!(
-                info,
-                event,
-                program = program.as_str(),
-                interpreter = interpreter.as_deref(),
-                arguments = arguments.count(),
-                policy = policy.as_str(),
-                missing = enforcement.missing().count()
-            ),
+                traceparent,
+            } => {
+                let parent = traceparent.map(|parent| parent.to_string());
+                say!(
+                    info,
+                    event,
+                    program = program.as_str(),
+                    interpreter = interpreter.as_deref(),
+                    arguments = arguments.count(),
+                    policy = policy.as_str(),
+                    missing = enforcement.missing().count(),
+                    traceparent = parent.as_deref()
+                );
+            }
             EventKind::GuestStarted { pid } => say!(debug, event, pid = *pid),
             EventKind::SyscallDenied(denial) => {
                 let (call, thread, count) = (denial.decoded(), denial.thread, denial.count);

@@ -151,8 +151,10 @@ impl Readers {
             state.idle -= 1;
             state.busy.push(until);
             drop(state);
-            while held {
-                std::thread::park();
+            if held {
+                loop {
+                    std::thread::park();
+                }
             }
             let found = if Instant::now() < until {
                 self.found(thread, &pointers)
@@ -274,11 +276,9 @@ mod tests {
         let readers = Readers::reading_by(move |thread, _, memory| {
             let _ = begin.send(thread);
             // Held up one beside the other, not one by one.
-            loop {
-                match wait.lock().unwrap().try_recv() {
-                    Err(mpsc::TryRecvError::Empty) => std::thread::yield_now(),
-                    _ => break,
-                }
+            let still = || wait.lock().unwrap().try_recv() == Err(mpsc::TryRecvError::Empty);
+            while still() {
+                std::thread::yield_now();
             }
             memory[..2].copy_from_slice(b"x\0");
             Ok(2)

@@ -206,6 +206,7 @@ impl Run {
                 }
                 None => sealed.enforcement.clone(),
             },
+            traceparent: run.plan.traceparent,
         };
         run.emit(event, sealed);
         let group = &run.plan.group;

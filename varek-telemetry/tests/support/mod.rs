@@ -1,5 +1,6 @@
 //! What several tests need.
 #![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::{Duration, SystemTime};
 
@@ -91,7 +92,20 @@ pub fn started(arguments: Arguments) -> EventKind {
         arguments,
         policy: "sha256:0".into(),
         enforcement,
+        traceparent: None,
     }
+}
+
+/// The `traceparent` of the W3C's own examples.
+pub const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// The beginning of a run that belongs to a span of the embedder's.
+pub fn started_beneath(parent: &str) -> EventKind {
+    let mut kind = started(Arguments::None { count: 2 });
+    if let EventKind::RunStarted { traceparent, .. } = &mut kind {
+        *traceparent = Some(parent.parse().unwrap());
+    }
+    kind
 }
 
 /// Every kind, and every word in each, by the name of its golden file.
@@ -113,6 +127,7 @@ pub fn samples() -> Vec<(String, EventKind)> {
                 omitted: 1,
             }),
         ),
+        named("run_started.traceparent", started_beneath(PARENT)),
         named("guest_started", EventKind::GuestStarted { pid: 9 }),
         named(
             "syscall_denied",
@@ -137,6 +152,45 @@ pub fn samples() -> Vec<(String, EventKind)> {
             "syscall_denied.kill",
             EventKind::SyscallDenied(denial(Some("ptrace"), [16, 1, 0, 0, 0, 0], Answer::Kill)),
         ),
+        named(
+            "output_truncated",
+            EventKind::OutputTruncated {
+                stream: Stream::Stderr,
+                limit: 5,
+            },
+        ),
+        named(
+            "deadline_passed",
+            EventKind::DeadlinePassed {
+                limit: Duration::from_secs(30),
+            },
+        ),
+        named(
+            "guest_signaled",
+            EventKind::GuestSignaled {
+                signal: Signal::KILL,
+            },
+        ),
+        named(
+            "descendants_killed",
+            EventKind::DescendantsKilled { count: 3 },
+        ),
+        named("events_dropped", EventKind::EventsDropped { count: 4 }),
+        named(
+            "monitor_fault",
+            EventKind::MonitorFault {
+                fault: "watch the group: ENOENT".into(),
+            },
+        ),
+    ];
+    all.extend(with_pointees());
+    all.extend(by_word());
+    all
+}
+
+fn with_pointees() -> Vec<(String, EventKind)> {
+    let named = |name: &str, kind: EventKind| (name.to_owned(), kind);
+    vec![
         named(
             "syscall_denied.paths",
             unverified(
@@ -173,39 +227,7 @@ pub fn samples() -> Vec<(String, EventKind)> {
                 [Pointee::Abstract(GuestText::new(b"name"))],
             ),
         ),
-        named(
-            "output_truncated",
-            EventKind::OutputTruncated {
-                stream: Stream::Stderr,
-                limit: 5,
-            },
-        ),
-        named(
-            "deadline_passed",
-            EventKind::DeadlinePassed {
-                limit: Duration::from_secs(30),
-            },
-        ),
-        named(
-            "guest_signaled",
-            EventKind::GuestSignaled {
-                signal: Signal::KILL,
-            },
-        ),
-        named(
-            "descendants_killed",
-            EventKind::DescendantsKilled { count: 3 },
-        ),
-        named("events_dropped", EventKind::EventsDropped { count: 4 }),
-        named(
-            "monitor_fault",
-            EventKind::MonitorFault {
-                fault: "watch the group: ENOENT".into(),
-            },
-        ),
-    ];
-    all.extend(by_word());
-    all
+    ]
 }
 
 fn by_word() -> Vec<(String, EventKind)> {
