@@ -131,6 +131,35 @@ pub(crate) fn call_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     result == 0
 }
 
+/// `close_range(fd + 1, ~0, CLOSE_RANGE_UNSHARE)` and `close_range(0, fd - 1, 0)`: gives the calling thread a table of
+/// descriptors of its own, in which there is a copy of this one and nothing else.
+///
+/// The thread must not drop anything that owns a descriptor of the process after this: it would not be closed there.
+///
+/// # References
+///
+/// close_range(2), Linux 5.9.
+pub(crate) fn keep_only(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let number = descriptor.as_raw_fd().cast_unsigned();
+    let close = |first: u32, last: u32, flags: u32| {
+        // SAFETY: takes numbers. The first of the calls gives this thread its own table, so that none of them closes a
+        // descriptor of another thread's.
+        let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    };
+    close(number + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    // SAFETY: in the table that this thread has had since the line above nothing else owns this number.
+    let kept = unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) };
+    if let Some(last) = number.checked_sub(1) {
+        close(0, last, 0)?;
+    }
+    Ok(kept)
+}
+
 /// `process_vm_readv(thread, &local, 1, remote, 2, 0)`: what is at this address in another process, as far as there is
 /// memory that it may read itself. It can take as long as the file or the swap behind that memory.
 ///

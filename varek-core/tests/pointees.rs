@@ -8,8 +8,11 @@
 
 #[path = "support/embedder.rs"]
 mod embedder;
+#[path = "support/stalled.rs"]
+mod stalled;
 mod support;
 
+use stalled::Stalled;
 use support::{
     assert_killed, denied, not_run, open_directory, python, recording_or_not_run, root, seconds,
 };
@@ -300,6 +303,79 @@ fn a_storm_is_read_now_and_then_and_ended_by_its_budget() {
     // Each of the few that are recorded is read, unless this machine is busy with something else.
     let read = calls.iter().filter(|call| !call.unverified.is_empty());
     assert!(read.count() > 0, "{}", calls.len());
+}
+
+#[test]
+fn memory_behind_a_file_system_that_does_not_answer_delays_one_call_and_nothing_else() {
+    let test = test_name!();
+    alone!();
+    let directory = open_directory();
+    let stalled = match Stalled::mount(directory.path()) {
+        Ok(stalled) => stalled,
+        Err(error) => return not_run(test, &format!("mount a FUSE file system: {error}")),
+    };
+    let file = directory.path().join(stalled::FILE);
+    let lines = format!(
+        "\
+libc.mmap.restype = ctypes.c_void_p
+file = os.open({file:?}, os.O_RDONLY)
+address = libc.mmap(None, mmap.PAGESIZE, 1, 1, file, 0)
+for n in range(3):
+    print(libc.unlinkat(AT_FDCWD, ctypes.c_void_p(address), 0), ctypes.get_errno(), flush=True)
+print(libc.mount(ctypes.c_void_p(address), b'/', b'x', 0, None))
+"
+    );
+    let policy = embedder::own_uids(policy(ArgumentDetail::Full)).read(&file);
+    let run = |sandbox: &Sandbox| {
+        let outcome = sandbox.run(source(&lines)).unwrap();
+        assert_eq!(support::text(&outcome), "-1 1\n".repeat(3), "{outcome}");
+        let name = "mount".into();
+        assert_killed(&outcome, &Cause::Syscall { name });
+        assert!(stalled.withholds());
+        // The reader is still held up, and the sandbox goes on, with another.
+        sandbox
+            .run(source("libc.unlinkat(AT_FDCWD, b'/etc/shadow', 0)"))
+            .unwrap()
+    };
+    let Some((_, calls)) = calls_of(test, policy, run) else {
+        return;
+    };
+    assert_eq!(calls.len(), 5, "{calls:?}");
+    assert!(
+        calls[..4].iter().all(|call| call.unverified.is_empty()),
+        "{calls:?}"
+    );
+    // Unless this machine is too busy for a reader in time.
+    let last = calls[4].decoded();
+    let known = [
+        r#"unlinkat(AT_FDCWD, unverified:"/etc/shadow", 0)"#,
+        "unlinkat(AT_FDCWD, unverified:0x",
+    ];
+    assert!(known.iter().any(|known| last.starts_with(known)), "{last}");
+}
+
+#[test]
+fn memory_that_may_not_be_read_is_an_address() {
+    if root() {
+        return not_run(test_name!(), "root may read it all the same");
+    }
+    // PR_SET_DUMPABLE
+    let lines = "\
+libc.unlinkat(AT_FDCWD, b'before', 0)
+print(libc.prctl(4, 0, 0, 0, 0))
+libc.unlinkat(AT_FDCWD, b'after', 0)
+print(libc.prctl(4, 1, 0, 0, 0))
+libc.unlinkat(AT_FDCWD, b'again', 0)
+";
+    let run = |sandbox: &Sandbox| sandbox.run(source(lines)).unwrap();
+    let policy = policy(ArgumentDetail::Full);
+    let Some((outcome, calls)) = read_of(test_name!(), &policy, run, 2) else {
+        return;
+    };
+    assert_eq!(support::text(&outcome), "0\n0\n", "{outcome}");
+    support::assert_gone(&outcome);
+    let read = calls.iter().map(|call| !call.unverified.is_empty());
+    assert_eq!(read.collect::<Vec<_>>(), [true, false, true], "{calls:?}");
 }
 
 #[cfg(feature = "test-hooks")]

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use varek_telemetry::{Cause, Pointer, Unverified};
+use varek_telemetry::{Cause, Pointer};
 
 use crate::cell::Cell;
 use crate::kits::Kits;
@@ -36,7 +36,7 @@ use crate::spawn::{Born, Spawner};
 use crate::sys;
 use performer::Performed;
 pub(crate) use performer::Performer;
-use readers::{Readers, Request};
+use readers::{Found, Readers, Request};
 use run::{Run, Source};
 
 /// The number of a run within its supervisor.
@@ -62,12 +62,6 @@ pub(crate) enum Message {
     },
     /// What came of the call that a run's thread made in the guest's place.
     Performed { key: Key, performed: Performed },
-    /// What was read of the memory of a denied call.
-    Read {
-        key: Key,
-        id: u64,
-        found: Vec<Unverified>,
-    },
     /// A reader or writer of the embedder's has made room or filled it.
     Streams { key: Key },
     /// No new run will come: end when the last one is over.
@@ -210,6 +204,11 @@ impl Supervisor {
             for message in self.inbox.take() {
                 self.take_message(message);
             }
+            for Found { key, id, what } in self.readers.take() {
+                if let Some(run) = self.runs.get_mut(&key) {
+                    run.on_read(id, what, &self.sealed);
+                }
+            }
             // What a guest did comes before its end, so that nothing of it is lost.
             let mut ready: Vec<(Key, Source)> = events
                 .iter()
@@ -272,11 +271,6 @@ impl Supervisor {
             Message::Performed { key, performed } => {
                 if let Some(run) = self.runs.get_mut(&key) {
                     run.on_performed(performed, &self.sealed);
-                }
-            }
-            Message::Read { key, id, found } => {
-                if let Some(run) = self.runs.get_mut(&key) {
-                    run.on_read(id, found, &self.sealed);
                 }
             }
             Message::Streams { key } => {
@@ -357,14 +351,15 @@ impl Undertaker {
         until: Instant,
         held: bool,
     ) -> bool {
-        let (inbox, key) = (self.inbox.clone(), self.key);
-        self.readers.submit(Request {
+        let request = Request {
+            key: self.key,
+            id,
             thread,
             pointers,
             until,
             held,
-            done: Box::new(move |found| drop(inbox.send(Message::Read { key, id, found }))),
-        })
+        };
+        self.readers.submit(request, &self.inbox)
     }
 
     /// The way on which the run's thread says what came of a call.
