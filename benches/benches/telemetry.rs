@@ -37,6 +37,7 @@ fn denied(sequence: u64) -> Event {
             thread: 4_242,
             answer: Answer::Errno(1),
             count: 1,
+            unverified: Vec::new(),
         }),
     }
 }

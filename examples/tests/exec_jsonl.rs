@@ -166,6 +166,50 @@ fn plain(program: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn what_a_guest_gives_to_denied_calls_is_in_a_response_where_full_arguments_were_asked_for() {
+    const SECRET: &str = "planted-in-the-environment";
+    guests_or_return!();
+    let code = "import os, sys\ntry: os.execv(os.environ['TOKEN'], ['x'])\nexcept OSError: pass";
+    let request = |detail: Option<&str>| {
+        json!({
+            "code": code,
+            "arguments": ["an-argument"],
+            "environment": {"TOKEN": SECRET},
+            "events": true,
+            "record_arguments": detail,
+        })
+    };
+    let shown = format!(r#"execve(unverified:"{SECRET}", "#);
+    let of = |detail| {
+        let response = answer(&request(detail));
+        let violation = response["outcome"]["violation"]["denied"]["decoded"].clone();
+        (violation, response.to_string())
+    };
+    // A reader may come too late on a machine that does much else.
+    let mut told = false;
+    for _ in 0..10 {
+        let (violation, response) = of(Some("full"));
+        let Some(violation) = violation.as_str() else {
+            return support::not_run(
+                "what_a_guest_gives_to_denied_calls_is_in_a_response_where_full_arguments_were_asked_for",
+                "denied calls are not reported",
+            );
+        };
+        assert!(response.contains("an-argument"), "{response}");
+        told = violation.starts_with(&shown);
+        if told {
+            break;
+        }
+    }
+    assert!(told);
+    for detail in [None, Some("none"), Some("digest")] {
+        let (_, response) = of(detail);
+        assert!(!response.contains(SECRET), "{response}");
+        assert!(!response.contains("an-argument"), "{response}");
+    }
+}
+
+#[test]
 fn a_megabyte_of_python_behind_c_runs_as_a_short_one_would() {
     guests_or_return!();
     let short = "import sys\nfrom os import path\n\

@@ -32,6 +32,7 @@ fn log(denials: u64) -> String {
         7,
         0,
         EventKind::RunStarted {
+            traceparent: None,
             program: HOSTILE.into(),
             interpreter: None,
             arguments: Arguments::None { count: 2 },
@@ -55,6 +56,7 @@ fn log(denials: u64) -> String {
             thread: 1,
             answer: Answer::Errno(1),
             count: 1,
+            unverified: Vec::new(),
         };
         log += &event(7, sequence, EventKind::SyscallDenied(denial));
     }

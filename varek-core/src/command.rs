@@ -6,6 +6,8 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use varek_telemetry::TraceParent;
+
 /// What to run now: a program, its arguments and where its streams go. A [`Policy`](crate::Policy) says
 /// what it may do.
 ///
@@ -27,8 +29,11 @@ pub struct Command {
     pub(crate) files: Vec<ScratchFile>,
     pub(crate) scratch: Option<PathBuf>,
     pub(crate) directory: Option<PathBuf>,
+    pub(crate) traceparent: Option<TraceParent>,
     #[cfg(feature = "test-hooks")]
     pub(crate) hold_at: u32,
+    #[cfg(feature = "test-hooks")]
+    pub(crate) hold_reading: bool,
 }
 
 pub(crate) struct ScratchFile {
@@ -53,8 +58,11 @@ impl Command {
             files: Vec::new(),
             scratch: None,
             directory: None,
+            traceparent: None,
             #[cfg(feature = "test-hooks")]
             hold_at: 0,
+            #[cfg(feature = "test-hooks")]
+            hold_reading: false,
         }
     }
 
@@ -158,11 +166,36 @@ impl Command {
         self
     }
 
+    /// Says which span of the embedder's the run belongs to: the event of its start carries it, and the `Otlp` sink puts the
+    /// run's span beneath it. Nothing of it reaches the guest.
+    ///
+    /// ```
+    /// use varek_core::{Command, TraceParent};
+    ///
+    /// // As a request brought it, in the header of that name.
+    /// let parent: TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".parse()?;
+    /// let command = Command::python("print(2 + 2)").traceparent(parent);
+    /// # drop(command);
+    /// # Ok::<(), varek_core::telemetry::NotATraceParent>(())
+    /// ```
+    pub fn traceparent(mut self, parent: TraceParent) -> Self {
+        self.traceparent = Some(parent);
+        self
+    }
+
     /// Holds the child for ever when its filter is in and its listener is not published yet.
     #[cfg(feature = "test-hooks")]
     #[doc(hidden)]
     pub fn hold_with_unpublished_listener(mut self) -> Self {
         self.hold_at = crate::child::step::UNPUBLISHED;
+        self
+    }
+
+    /// Holds whoever reads the memory of this guest's denied calls for ever, as a file system does that does not answer.
+    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
+    pub fn hold_reading(mut self) -> Self {
+        self.hold_reading = true;
         self
     }
 
@@ -190,6 +223,7 @@ impl fmt::Debug for Command {
             )
             .field("scratch", &self.scratch)
             .field("directory", &self.directory)
+            .field("traceparent", &self.traceparent)
             .finish_non_exhaustive()
     }
 }

@@ -121,7 +121,7 @@ pub use varek_seccomp::{FLOOR, Group as SyscallGroup, Rule, SyscallPolicy};
 pub use varek_telemetry::{
     Answer, ArgumentDetail, Arguments, Cause, Cleanup, Denial, Enforcement, Event, EventKind,
     Flushed, Layer, LayerStatus, LimitHit, Resource, RunId, Signal, Sink, Stream, Termination,
-    UnknownReason, Usage,
+    TraceParent, UnknownReason, Usage,
 };
 
 /// Sinks, the written form of events, and everything else of the crate that the events are from.

@@ -312,6 +312,7 @@ mod tests {
             thread: 7,
             answer,
             count: 1,
+            unverified: Vec::new(),
         })
     }
 

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use varek_cgroup::Group;
 use varek_seccomp::{Instruction, Permit};
-use varek_telemetry::{Arguments, Layer, LayerStatus, RunId};
+use varek_telemetry::{Arguments, Layer, LayerStatus, RunId, TraceParent};
 
 use crate::child::sys::{
     Rlimit, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
@@ -104,6 +104,9 @@ pub(crate) struct RunPlan {
     pub(crate) program: PathBuf,
     pub(crate) interpreter: Option<PathBuf>,
     pub(crate) arguments: Arguments,
+    pub(crate) traceparent: Option<TraceParent>,
+    #[cfg(feature = "test-hooks")]
+    pub(crate) hold_reading: bool,
 }
 
 /// Prepares a run. Everything that was made is removed again when this fails.
@@ -165,11 +168,6 @@ pub(crate) fn prepare(
     };
     let streams = Streams::open(stdin, stdout, stderr, identity)?;
     let permit = Permit::random().map_err(|e| Error::io("getrandom", e))?;
-    let filter_flags = if sealed.reports_denials {
-        SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
-    } else {
-        0
-    };
     let mounts = mount_plan(sealed, &command, &scratch, &image, namespaces.as_ref())?;
     let directory = start_directory(&command, &scratch, mounts.is_some())?;
     let child = ChildPlan {
@@ -187,7 +185,7 @@ pub(crate) fn prepare(
         identity,
         ruleset,
         filter: sealed.program.with_permit(&permit),
-        filter_flags,
+        filter_flags: filter_flags(sealed),
         stdio: streams.child,
         program: c_string("the program's path", image.path.as_os_str())?,
         arguments,
@@ -214,8 +212,19 @@ pub(crate) fn prepare(
         program: image.path,
         interpreter: image.interpreter,
         arguments: Arguments::of(policy.record_arguments, &command.arguments),
+        traceparent: command.traceparent,
+        #[cfg(feature = "test-hooks")]
+        hold_reading: command.hold_reading,
     };
     Ok((child, run))
+}
+
+const fn filter_flags(sealed: &Sealed) -> usize {
+    if sealed.reports_denials {
+        SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+    } else {
+        0
+    }
 }
 
 /// What the ruleset of a kit lacks: the program, and a scratch directory that is not the kit's.

@@ -69,8 +69,10 @@ pub struct Policy {
     /// The guest's uid and gid.
     #[serde(default)]
     pub identity: Identity,
-    /// How much of a program's arguments the event of its start carries; their number alone unless it is said. Values of
-    /// the environment are in no event.
+    /// How much of a program's arguments the event of its start carries; their number alone unless it is said. With
+    /// [`ArgumentDetail::Full`] denied calls also carry the paths and names that the guest passed to them, read from its memory
+    /// and marked as unverified; a guest can put there what it knows, its environment included. Otherwise values of the
+    /// environment are in no event.
     #[serde(default)]
     pub record_arguments: ArgumentDetail,
     /// How long after its kill a run may take to be gone before `wait` returns all the same.
@@ -267,7 +269,8 @@ impl Policy {
         self
     }
 
-    /// Says how much of a program's arguments goes into events.
+    /// Says how much of a program's arguments goes into events, and whether the paths and names that it passes to denied calls
+    /// do.
     #[must_use]
     pub fn record_arguments(mut self, detail: ArgumentDetail) -> Self {
         self.record_arguments = detail;

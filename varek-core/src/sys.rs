@@ -131,6 +131,74 @@ pub(crate) fn call_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     result == 0
 }
 
+/// `close_range(fd + 1, ~0, CLOSE_RANGE_UNSHARE)` and `close_range(0, fd - 1, 0)`: gives the calling thread a table of
+/// descriptors of its own, in which there is a copy of this one and nothing else.
+///
+/// The thread must not drop anything that owns a descriptor of the process after this: it would not be closed there.
+///
+/// # References
+///
+/// close_range(2), Linux 5.9.
+pub(crate) fn keep_only(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let number = descriptor.as_raw_fd().cast_unsigned();
+    let close = |first: u32, last: u32, flags: u32| {
+        // SAFETY: takes numbers. The first of the calls gives this thread its own table, so that none of them closes a
+        // descriptor of another thread's.
+        let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    };
+    close(number + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    // SAFETY: in the table that this thread has had since the line above nothing else owns this number.
+    let kept = unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) };
+    if let Some(last) = number.checked_sub(1) {
+        close(0, last, 0)?;
+    }
+    Ok(kept)
+}
+
+/// `process_vm_readv(thread, &local, 1, remote, 2, 0)`: what is at this address in another process, as far as there is
+/// memory that it may read itself. It can take as long as the file or the swap behind that memory.
+///
+/// # References
+///
+/// process_vm_readv(2). A part that ends at a page's end is read or not as a whole, so that each page is one.
+pub(crate) fn read_memory(thread: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let fault = || io::Error::from_raw_os_error(libc::EFAULT);
+    let start = usize::try_from(address).map_err(|_| fault())?;
+    let page = crate::host::sys::page_size();
+    let first = buffer.len().min(page - start % page);
+    let next = start.checked_add(first).ok_or_else(fault)?;
+    let part = |start, length| libc::iovec {
+        iov_base: ptr::without_provenance_mut(start),
+        iov_len: length,
+    };
+    let remote = [
+        part(start, first),
+        part(next, (buffer.len() - first).min(page)),
+    ];
+    let local = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: the kernel writes into `buffer` alone, at most its length; the other addresses are of another process and
+    // only looked up there.
+    let result = unsafe {
+        libc::process_vm_readv(
+            thread.cast_signed(),
+            ptr::from_ref(&local),
+            1,
+            remote.as_ptr(),
+            2,
+            0,
+        )
+    };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
 /// `pidfd_send_signal(pidfd, signal, NULL, 0)` with any number of a signal, 0 included.
 ///
 /// # References

@@ -21,6 +21,7 @@ use varek_core::telemetry::{AuditLog, Fanout, JsonLines, Record, records};
 use varek_core::{
     Answer, ArgumentDetail, Arguments, Cause, Command, DenialBudget, Event, EventKind, Layer,
     LayerStatus, MIB, Outcome, Output, Overflow, Policy, Resource, Sandbox, Termination,
+    TraceParent,
 };
 
 /// A kind, with what tells one apart from another.
@@ -325,6 +326,102 @@ fn secrets_of_the_embedder_are_in_no_log_and_arguments_as_the_policy_says() {
             );
             assert!(form, "{detail:?}: {started:?}");
         }
+    }
+}
+
+/// A guest that makes paths, names of sockets and attributes of the secrets that it was given: denied calls all of them.
+const TELLS: &str = "\
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+for secret in (os.environb[b'TOKEN'], os.environb[b'POLICY_TOKEN'], sys.argv[1].encode()):
+    libc.unlinkat(-100, secret, 0)
+    libc.execve(secret, None, None)
+    libc.connect(0, struct.pack('=H', 1) + secret, 2 + len(secret))
+    libc.connect(0, struct.pack('=HB', 1, 0) + secret, 3 + len(secret))
+    libc.lsetxattr(b'/', secret, b'', 0, 0)
+";
+
+#[test]
+fn secrets_that_a_guest_makes_paths_of_are_in_no_log_unless_the_policy_records_arguments_in_full() {
+    const SECRETS: [&str; 3] = [
+        "secret-of-the-environment",
+        "secret-of-the-policy",
+        "secret-of-an-argument",
+    ];
+    let test = test_name!();
+    let command = || {
+        Command::python(TELLS)
+            .arg(SECRETS[2])
+            .env("TOKEN", SECRETS[0])
+    };
+    let logs_under = |detail| {
+        let policy = python()
+            .env("POLICY_TOKEN", SECRETS[1])
+            .record_arguments(detail)
+            .syscalls(|calls| calls.deny(["unlinkat", "lsetxattr"]));
+        logged(policy, command(), test)
+    };
+    // Of a machine that does much else, a reader may come too late.
+    for tried in 0..10 {
+        let Some(logs) = logs_under(ArgumentDetail::Full) else {
+            return;
+        };
+        if !logs[0].contains("syscall_denied") {
+            return not_run(test, "denied calls are not reported");
+        }
+        let forms = |log: &String| {
+            let forms = SECRETS.map(|secret| {
+                let forms = [
+                    format!(r#"unlinkat(AT_FDCWD, unverified:\"{secret}\", 0)"#),
+                    format!(r#"execve(unverified:\"{secret}\", NULL, NULL)"#),
+                    format!(r#"connect(0, unverified:unix:\"{secret}\", "#),
+                    format!(r#"connect(0, unverified:unix:@\"{secret}\", "#),
+                    format!(r#"lsetxattr(unverified:\"/\", unverified:\"{secret}\", "#),
+                ];
+                forms.iter().all(|form| log.contains(form))
+            });
+            forms == [true; 3]
+        };
+        if logs.iter().all(forms) {
+            break;
+        }
+        assert!(tried < 9, "{}", logs[0]);
+    }
+    for detail in [ArgumentDetail::None, ArgumentDetail::Digest] {
+        for log in logs_under(detail).unwrap() {
+            assert_eq!(log.matches("syscall_denied").count(), 15, "{log}");
+            for secret in SECRETS {
+                assert!(!log.contains(secret), "{detail:?} {secret}: {log}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_span_that_a_command_names_is_in_the_event_of_its_start_and_is_not_the_guest_s_to_see() {
+    let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let parent: TraceParent = text.parse().unwrap();
+    let source = "import os, sys\nprint(sys.argv[1:], os.environ)";
+    for named in [Some(parent), None] {
+        let run = |sandbox: &Sandbox| {
+            let command = Command::python(source);
+            sandbox
+                .run(match named {
+                    Some(parent) => command.traceparent(parent),
+                    None => command,
+                })
+                .unwrap()
+        };
+        let Some((outcome, events, _)) = recorded(python(), test_name!(), run) else {
+            return;
+        };
+        let EventKind::RunStarted { traceparent, .. } = &events[0].kind else {
+            panic!("{events:?}")
+        };
+        assert_eq!(*traceparent, named);
+        assert!(!outcome.stdout.to_text().contains("b7ad6b7169203331"));
+        let written = serde_json::to_string(&events[0]).unwrap();
+        assert_eq!(written.contains(text), named.is_some(), "{written}");
     }
 }
 

@@ -8,18 +8,24 @@ use sha2::{Digest as _, Sha256};
 /// Bytes of text in [`Arguments::Full`], at most: an event is kept in queues, and an argument list can be megabytes.
 const LONGEST: usize = 64 * 1024;
 
-/// How much of a program's arguments goes into events.
+/// How much of a program's arguments goes into events, and of what the guest passes to denied calls.
+///
+/// A guest knows its arguments and its environment, and can make a path, the name of a socket or that of an attribute of
+/// them. So such texts are read from denied calls with [`ArgumentDetail::Full`] alone
+/// ([`Denial::pointers`](crate::Denial::pointers)). Numbers are not held back: the registers of a denied call and the addresses
+/// of internet sockets are in its event whatever this says, and a guest that wants to write a secret there as numbers can.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ArgumentDetail {
-    /// Their number alone.
+    /// Their number alone; of denied calls no text.
     #[default]
     None,
     /// Their number and a digest, by which equal commands are found. It hides nothing that can be guessed:
-    /// who can enumerate the candidates can find the one that was used.
+    /// who can enumerate the candidates can find the one that was used. Of denied calls no text.
     Digest,
-    /// Their text.
+    /// Their text; and of denied calls the paths, the names of local sockets and other names that they were given, marked as
+    /// unverified. Values of the environment can be among those, where a guest puts them there.
     Full,
 }
 

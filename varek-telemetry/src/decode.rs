@@ -7,7 +7,8 @@ mod words;
 
 use std::fmt;
 
-use crate::{Denial, Signal};
+use crate::pointee::PointerKind;
+use crate::{ArgumentDetail, Denial, Pointer, Signal, Unverified};
 
 /// What the bits of an argument mean.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no tables"))]
@@ -19,8 +20,14 @@ enum Argument {
     Number,
     /// A descriptor, with AT_FDCWD by name.
     Descriptor,
-    /// An address in the guest. What is there is not known.
+    /// An address in the guest. What is there is not looked at.
     Address,
+    /// The address of a path, which ends with a NUL.
+    Path,
+    /// The address of another text that ends with a NUL.
+    Name,
+    /// The address of a `struct sockaddr`, of as many bytes as the next argument says.
+    Socket,
     /// Permission bits, in octal.
     Mode,
     /// A signal's number.
@@ -41,18 +48,15 @@ enum Argument {
 
 /// Writes a call: its name, and its arguments as far as there is a table.
 pub(crate) fn write(f: &mut dyn fmt::Write, denial: &Denial) -> fmt::Result {
-    let known = match &denial.syscall {
-        Some(name) if tables_hold(&denial.abi) => table(name, &denial.arguments),
-        _ => None,
-    };
     write!(f, "{}(", denial.name())?;
-    match known {
+    match known(denial) {
         Some(kinds) => {
             for (index, (kind, value)) in kinds.iter().zip(denial.arguments).enumerate() {
                 if index > 0 {
                     f.write_str(", ")?;
                 }
-                one(f, *kind, value)?;
+                let seen = denial.unverified.iter().find(|seen| seen.argument == index);
+                one(f, *kind, value, seen)?;
             }
         }
         None => {
@@ -65,6 +69,35 @@ pub(crate) fn write(f: &mut dyn fmt::Write, denial: &Denial) -> fmt::Result {
         }
     }
     f.write_str(")")
+}
+
+/// The arguments of this call, where there is a table that holds for it.
+fn known(denial: &Denial) -> Option<&'static [Argument]> {
+    match &denial.syscall {
+        Some(name) if tables_hold(&denial.abi) => table(name, &denial.arguments),
+        _ => None,
+    }
+}
+
+/// The pointers of a call that lead to what an event may show.
+pub(crate) fn pointers(denial: &Denial, detail: ArgumentDetail) -> Vec<Pointer> {
+    // x32 has the numbers of x86_64, and structures of its own.
+    if denial.abi == "x32" {
+        return Vec::new();
+    }
+    let arguments = known(denial).unwrap_or_default().iter().enumerate();
+    let of = |(index, argument): (usize, &Argument)| {
+        let value = |index: usize| denial.arguments.get(index).copied();
+        let kind = match argument {
+            Argument::Path => PointerKind::Path,
+            Argument::Name => PointerKind::Name,
+            // An int, of which the kernel takes the lower half; a negative one is refused.
+            Argument::Socket => PointerKind::SocketAddress(low(value(index + 1)?)),
+            _ => return None,
+        };
+        Pointer::new(index, value(index)?, kind, detail)
+    };
+    arguments.filter_map(of).collect()
 }
 
 /// Whether numbers mean under this ABI what they mean in this build's own constants. 32-bit ABIs have calls
@@ -89,7 +122,13 @@ fn table(_name: &str, _arguments: &[u64; 6]) -> Option<&'static [Argument]> {
     None
 }
 
-fn one(f: &mut dyn fmt::Write, kind: Argument, value: u64) -> fmt::Result {
+fn one(
+    f: &mut dyn fmt::Write,
+    kind: Argument,
+    value: u64,
+    seen: Option<&Unverified>,
+) -> fmt::Result {
+    use Argument::{Address, Name, Path, Socket};
     match kind {
         Argument::Int => write!(f, "{}", int(value)),
         Argument::Number => write!(f, "{value}"),
@@ -97,8 +136,11 @@ fn one(f: &mut dyn fmt::Write, kind: Argument, value: u64) -> fmt::Result {
             -100 => f.write_str("AT_FDCWD"),
             number => write!(f, "{number}"),
         },
-        Argument::Address if value == 0 => f.write_str("NULL"),
-        Argument::Address => write!(f, "unverified:{value:#x}"),
+        Address | Path | Name | Socket if value == 0 => f.write_str("NULL"),
+        Address | Path | Name | Socket => match seen.filter(|_| !matches!(kind, Address)) {
+            Some(seen) => write!(f, "unverified:{}", seen.pointee),
+            None => write!(f, "unverified:{value:#x}"),
+        },
         Argument::Mode => write!(f, "{:#o}", low(value)),
         Argument::Signal => signal(f, int(value)),
         Argument::Word(words) => word(f, words, low(value)),
@@ -182,7 +224,8 @@ fn flags(
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use crate::{Answer, Denial};
+    use super::PointerKind;
+    use crate::{Answer, ArgumentDetail, Denial, GuestText, Pointee, Unverified};
 
     fn decoded(name: &str, arguments: [u64; 6]) -> String {
         let abi = std::env::consts::ARCH.to_owned();
@@ -198,6 +241,7 @@ mod tests {
             thread: 1,
             answer: Answer::Errno(1),
             count: 1,
+            unverified: Vec::new(),
         }
     }
 
@@ -274,6 +318,143 @@ mod tests {
         ] {
             let got = decoded(name, arguments);
             assert!(got.starts_with(text), "{got}\n{text}");
+        }
+    }
+
+    /// What pointers of this call lead to, by the kind of each, where everything may be shown.
+    fn pointers(name: &str, arguments: [u64; 6]) -> Vec<(usize, PointerKind)> {
+        let denial = denial(name, std::env::consts::ARCH.to_owned(), arguments);
+        let all = denial.pointers(ArgumentDetail::Full);
+        let right = |p: &crate::Pointer| arguments.get(p.argument()) == Some(&p.address());
+        assert!(all.iter().all(right));
+        all.iter().map(|p| (p.argument(), p.kind)).collect()
+    }
+
+    #[test]
+    fn paths_names_and_addresses_of_sockets_are_found_where_each_call_has_them() {
+        use PointerKind::{Name, Path, SocketAddress};
+        let arguments = [0x1001, 0x1002, 0x1003, 0x1004, 0x1005, 0x1006];
+        let address = |argument: usize| SocketAddress(arguments[argument + 1]);
+        for (calls, kinds) in [
+            (
+                "open creat chmod mkdir chown lchown mknod unlink rmdir chdir chroot acct swapon swapoff umount2 truncate \
+                 access stat lstat statfs utime utimes readlink execve uselib listxattr llistxattr",
+                &[(0, Path)][..],
+            ),
+            (
+                "openat openat2 fchmodat fchmodat2 mkdirat fchownat mknodat unlinkat readlinkat faccessat faccessat2 \
+                 newfstatat statx utimensat futimesat name_to_handle_at inotify_add_watch execveat open_tree open_tree_attr \
+                 mount_setattr fspick quotactl listxattrat file_getattr file_setattr",
+                &[(1, Path)],
+            ),
+            ("rename link symlink pivot_root", &[(0, Path), (1, Path)]),
+            (
+                "renameat renameat2 linkat move_mount",
+                &[(1, Path), (3, Path)],
+            ),
+            ("symlinkat", &[(0, Path), (2, Path)]),
+            ("fanotify_mark", &[(4, Path)]),
+            ("mount", &[(0, Path), (1, Path), (2, Name)]),
+            (
+                "setxattr lsetxattr getxattr lgetxattr removexattr lremovexattr",
+                &[(0, Path), (1, Name)],
+            ),
+            ("fsetxattr fgetxattr fremovexattr", &[(1, Name)]),
+            (
+                "setxattrat getxattrat removexattrat",
+                &[(1, Path), (3, Name)],
+            ),
+            (
+                "fsopen memfd_create delete_module mq_open mq_unlink",
+                &[(0, Name)],
+            ),
+            ("fsconfig", &[(2, Name)]),
+            ("add_key request_key", &[(0, Name), (1, Name)]),
+            ("connect bind", &[(1, address(1))]),
+            ("sendto", &[(4, address(4))]),
+            // What the kernel writes to, and what may be a secret.
+            (
+                "accept4 getsockname recvfrom sendmsg write init_module brand_new",
+                &[],
+            ),
+        ] {
+            for name in calls.split_whitespace() {
+                assert_eq!(pointers(name, arguments), kinds, "{name}");
+            }
+        }
+        // A null pointer leads nowhere.
+        assert_eq!(pointers("utimensat", [3, 0, 0, 0, 0, 0]), []);
+        // The kernel takes the lower half of a length.
+        let garbage = 0xdead_beef_0000_0010;
+        assert_eq!(
+            pointers("connect", [3, 0x1000, garbage, 0, 0, 0]),
+            [(1, SocketAddress(16))]
+        );
+        for abi in ["x32", "i386", "arm", "unknown (0x1)"] {
+            let foreign = denial("openat", abi.into(), arguments);
+            assert_eq!(foreign.pointers(ArgumentDetail::Full), [], "{abi}");
+        }
+    }
+
+    #[test]
+    fn what_pointers_led_to_stands_in_their_place_marked_as_unverified() {
+        let path = |argument, text: &str| Unverified {
+            argument,
+            pointee: Pointee::Path(GuestText::new(text.as_bytes())),
+        };
+        let internet = |text: &str| Unverified {
+            argument: 1,
+            pointee: Pointee::Internet(text.parse().unwrap()),
+        };
+        let local = Unverified {
+            argument: 1,
+            pointee: Pointee::Unix(GuestText::new(b"/run/x.sock")),
+        };
+        let address = 0x7fff_0000_1000;
+        for (name, arguments, unverified, text) in [
+            (
+                "openat",
+                [wide(-100), address, 0, 0, 0, 0],
+                vec![path(1, "/etc/shadow")],
+                r#"openat(AT_FDCWD, unverified:"/etc/shadow", O_RDONLY)"#,
+            ),
+            (
+                "connect",
+                [3, address, 16, 0, 0, 0],
+                vec![internet("127.0.0.1:80")],
+                "connect(3, unverified:127.0.0.1:80, 16)",
+            ),
+            (
+                "connect",
+                [3, address, 110, 0, 0, 0],
+                vec![local],
+                r#"connect(3, unverified:unix:"/run/x.sock", 110)"#,
+            ),
+            (
+                "execve",
+                [address, 1, 2, 0, 0, 0],
+                vec![path(0, "/bin/sh")],
+                r#"execve(unverified:"/bin/sh", unverified:0x1, unverified:0x2)"#,
+            ),
+            (
+                "rename",
+                [address, 0x10, 0, 0, 0, 0],
+                vec![path(0, "a\n\"b")],
+                r#"rename(unverified:"a\n\"b", unverified:0x10)"#,
+            ),
+            // A log that is not VAREK's can say what it wants of arguments that are no such pointers.
+            (
+                "mkdirat",
+                [3, 0, 0o755, 0, 0, 0],
+                vec![path(0, "x"), path(1, "y"), path(2, "z"), path(9, "w")],
+                "mkdirat(3, NULL, 0o755)",
+            ),
+        ] {
+            let abi = std::env::consts::ARCH.to_owned();
+            let mut denial = denial(name, abi, arguments);
+            denial.unverified = unverified;
+            assert_eq!(denial.decoded(), text);
+            assert_eq!(denial.to_string(), format!("{text} = EPERM"));
         }
     }
 

@@ -7,14 +7,16 @@ use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
-    Arguments, Cause, Cleanup, Enforcement, LimitHit, RunId, Signal, Termination, Usage, decode,
+    ArgumentDetail, Arguments, Cause, Cleanup, Enforcement, LimitHit, Pointer, RunId, Signal,
+    Termination, TraceParent, Unverified, Usage, decode,
 };
 
 /// One thing that the supervisor of a run saw or did.
 ///
 /// An event is recorded after what it reports. `sequence` counts from 0 without a gap within a run;
 /// events of different runs come in any order. What a queue or a fan-out says of itself (dropped events, a sink's
-/// fault) has the run and the sequence of the event beside it. Nothing in an event is a value of the environment; its
+/// fault) has the run and the sequence of the event beside it. VAREK puts no value of the environment into an event; a guest can pass one to
+/// a denied call as a path, which is read with [`ArgumentDetail::Full`] alone. Its
 /// written form is described at [`Record`](crate::Record).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
@@ -50,6 +52,9 @@ pub enum EventKind {
         policy: String,
         /// What is in force.
         enforcement: Enforcement,
+        /// The embedder's own span that the run belongs to, where its command names one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        traceparent: Option<TraceParent>,
     },
     /// The guest's program is running.
     GuestStarted {
@@ -157,8 +162,8 @@ impl fmt::Display for Stream {
 
 /// A denied system call, as the kernel reported it.
 ///
-/// The numbers are the registers at the time of the call. Pointers among them are addresses in the
-/// guest; what they point at is not read.
+/// The numbers are the registers at the time of the call, and the call was denied for them alone. Pointers among them are
+/// addresses in the guest; `unverified` has what some of them led to, where that could be read.
 ///
 /// The written form has one field more, `decoded`, the text of [`Denial::decoded`] for those who read logs
 /// without this crate; it is not read back.
@@ -180,6 +185,11 @@ pub struct Denial {
     /// the thread of the first.
     #[serde(default = "one")]
     pub count: u64,
+    /// What pointers among the arguments led to, of the first of these calls: the addresses of internet sockets, and where the
+    /// policy records arguments in full, paths and names. Empty where nothing was read, for whatever reason: an address
+    /// that is not shown may still be one of a path.
+    #[serde(default)]
+    pub unverified: Vec<Unverified>,
 }
 
 fn one() -> u64 {
@@ -197,19 +207,30 @@ impl Denial {
     /// The call as a person would write it, such as `socket(AF_INET, SOCK_STREAM|SOCK_CLOEXEC, 0)`.
     ///
     /// Scalar arguments are named by tables, on Linux and for the ABIs of the architecture that this crate
-    /// was built for; all else are numbers. Addresses read `unverified:0x…`: what they point at was not read,
-    /// and the guest can change it.
+    /// was built for; all else are numbers. Addresses read `unverified:0x…`, and those of which it is known what was there
+    /// `unverified:"/etc/shadow"` or `unverified:127.0.0.1:80`: nothing was decided from that, and the guest can change it.
     pub fn decoded(&self) -> String {
         let mut text = String::new();
         // A string takes everything.
         let _ = decode::write(&mut text, self);
         text
     }
+
+    /// The pointers among the arguments whose memory an event may show, for whoever can read it: none of a call of another
+    /// ABI than that of this build, whose structures may be others.
+    ///
+    /// Texts are among them with [`ArgumentDetail::Full`] alone, because a guest can make a path of whatever it knows, its
+    /// environment and its own arguments included. Addresses of sockets always are, but one of a local socket comes to nothing
+    /// without that ([`Pointer::read`]).
+    pub fn pointers(&self, detail: ArgumentDetail) -> Vec<Pointer> {
+        decode::pointers(self, detail)
+    }
 }
 
 impl Serialize for Denial {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fields = if self.count == 1 { 7 } else { 8 };
+        let (many, seen) = (self.count != 1, !self.unverified.is_empty());
+        let fields = 7 + usize::from(many) + usize::from(seen);
         let mut written = serializer.serialize_struct("Denial", fields)?;
         written.serialize_field("syscall", &self.syscall)?;
         written.serialize_field("number", &self.number)?;
@@ -219,8 +240,11 @@ impl Serialize for Denial {
         written.serialize_field("thread", &self.thread)?;
         written.serialize_field("answer", &self.answer)?;
         // Left out where there is nothing to say, which is nearly always.
-        if self.count != 1 {
+        if many {
             written.serialize_field("count", &self.count)?;
+        }
+        if seen {
+            written.serialize_field("unverified", &self.unverified)?;
         }
         written.end()
     }

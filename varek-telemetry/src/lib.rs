@@ -48,6 +48,8 @@ mod metrics;
 #[cfg(feature = "otel")]
 mod otel;
 mod owner;
+mod parent;
+mod pointee;
 mod queue;
 mod run;
 mod sink;
@@ -73,7 +75,9 @@ pub use layer::{Enforcement, Layer, LayerStatus};
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
 #[cfg(feature = "otel")]
-pub use otel::{NotATraceParent, Otlp, OtlpBuilder, OtlpError, TraceParent};
+pub use otel::{Otlp, OtlpBuilder, OtlpError};
+pub use parent::{NotATraceParent, TraceParent};
+pub use pointee::{GuestText, Pointee, Pointer, Unverified};
 pub use queue::Queue;
 pub use run::RunId;
 pub use sink::{Flushed, Sink};

@@ -1,6 +1,5 @@
 //! Runs as OpenTelemetry spans, by OTLP over HTTP.
 
-mod parent;
 mod span;
 
 use std::collections::HashMap;
@@ -17,9 +16,7 @@ use ureq::http::HeaderValue;
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 
 use self::span::Draft;
-use crate::{Event, EventKind, Flushed, Queue, RunId, Sink};
-
-pub use self::parent::{NotATraceParent, TraceParent};
+use crate::{Event, EventKind, Flushed, Queue, RunId, Sink, TraceParent};
 
 /// Runs whose end has not been seen, at most; the oldest is forgotten for a new one.
 const MOST_RUNS: usize = 4_096;
@@ -41,7 +38,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// The span begins and ends with the run and is sent when the run is over. Its events are those of the run, 128 at
 /// most, and its status is an error where the run was killed, a call was denied that is no probe, or the program failed.
-/// Its trace is that of the run's [`TraceParent`], where the embedder has one, otherwise one whose number is the run's
+/// Its trace is that of the run's [`TraceParent`], where the command names one or [`OtlpBuilder::parent`] gives one, otherwise one whose number is the run's
 /// own [`RunId`]. An embedder whose trace is not sampled gets no span.
 ///
 /// # What fails
@@ -136,8 +133,9 @@ impl OtlpBuilder {
         self
     }
 
-    /// Which span of the embedder a run belongs to. It is asked once a run, when the run is over, on the exporter's
-    /// thread.
+    /// Which span of the embedder a run belongs to, for embedders whose commands do not say it themselves (the
+    /// `traceparent` of [`EventKind::RunStarted`]). It is asked once a run, when the run is over, on the exporter's
+    /// thread; where it gives none, what the command said holds.
     #[must_use]
     pub fn parent(
         mut self,
@@ -233,8 +231,8 @@ impl Exporter {
 
     /// The span of a run that is over, unless the embedder's trace is not sampled.
     fn finish(&self, draft: Draft, last: &Event) -> Option<Span> {
-        let parent = self.builder.parents.as_ref().and_then(|of| of(last.run));
-        match parent {
+        let asked = self.builder.parents.as_ref().and_then(|of| of(last.run));
+        match asked.or(draft.parent()) {
             Some(parent) if !parent.sampled() => None,
             parent => Some(draft.finish(last, parent)),
         }

@@ -11,7 +11,8 @@ use crate::{Answer, Event, EventKind, Sink};
 /// Denied calls, limits, kills and signals are warnings; faults of the monitor and dropped events are errors; the start and
 /// the end of a run are for information; all else, probes included, is for debugging. Every event has the fields `run`,
 /// `sequence` and `elapsed` (seconds). What a guest can choose, such as the program's name, is a string field, which
-/// subscribers show with quotes and escapes; a run's arguments are not handed on.
+/// subscribers show with quotes and escapes. A run's arguments are not handed on; a denied call is, as
+/// [`Denial::decoded`](crate::Denial::decoded) writes it, with what its pointers led to where the policy has that read.
 #[derive(Debug)]
 pub struct Tracing {
     owner: Owner,
@@ -58,15 +59,20 @@ impl Sink for Tracing {
                 arguments,
                 policy,
                 enforcement,
-            } => say!(
-                info,
-                event,
-                program = program.as_str(),
-                interpreter = interpreter.as_deref(),
-                arguments = arguments.count(),
-                policy = policy.as_str(),
-                missing = enforcement.missing().count()
-            ),
+                traceparent,
+            } => {
+                let parent = traceparent.map(|parent| parent.to_string());
+                say!(
+                    info,
+                    event,
+                    program = program.as_str(),
+                    interpreter = interpreter.as_deref(),
+                    arguments = arguments.count(),
+                    policy = policy.as_str(),
+                    missing = enforcement.missing().count(),
+                    traceparent = parent.as_deref()
+                );
+            }
             EventKind::GuestStarted { pid } => say!(debug, event, pid = *pid),
             EventKind::SyscallDenied(denial) => {
                 let (call, thread, count) = (denial.decoded(), denial.thread, denial.count);

@@ -149,6 +149,42 @@ fn a_run_belongs_to_the_span_that_the_embedder_says_it_does() {
 }
 
 #[test]
+fn a_run_belongs_to_the_span_that_its_command_names_unless_the_sink_is_told_another() {
+    let collector = Collector::answering(&[200]);
+    let ours: TraceParent = support::PARENT.parse().unwrap();
+    let text = "00-11111111111111111111111111111111-2222222222222222-01";
+    let other: TraceParent = text.parse().unwrap();
+    let told = RunId::from_bits(8);
+    let sink = Otlp::to(&collector.url)
+        .parent(move |run| (run == told).then_some(other))
+        .start()
+        .unwrap();
+    let run = |run, parent: &str| {
+        for kind in [
+            support::started_beneath(parent),
+            finished(Termination::Exited(0)),
+        ] {
+            sink.record(&Event {
+                run,
+                ..event(0, kind)
+            });
+        }
+    };
+    // Its trace is not recorded, and so it has no span.
+    run(RunId::from_bits(6), &support::PARENT.replace("-01", "-00"));
+    assert_eq!(sink.flush(LONG), Flushed::Complete);
+    assert!(collector.is_quiet());
+    for (id, parent) in [(RunId::from_bits(7), ours), (told, other)] {
+        run(id, support::PARENT);
+        let spans = collector.next().spans();
+        assert_eq!(spans.len(), 1);
+        assert_eq!(spans[0].trace_id, parent.trace());
+        assert_eq!(spans[0].parent_span_id, parent.span());
+        assert_eq!(spans[0].flags, 1);
+    }
+}
+
+#[test]
 fn a_storm_of_events_is_cut_and_what_was_cut_is_counted() {
     let collector = Collector::answering(&[200]);
     let sink = Otlp::to(&collector.url).start().unwrap();

@@ -25,14 +25,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use support::{event, samples, started};
+use support::{denial, event, samples, started};
 use varek_telemetry::{
-    ArgumentDetail, Arguments, AuditLog, Event, Fanout, Flushed, JsonLines, Metrics, Otlp, Queue,
-    SigningKey, Sink, Tracing,
+    Answer, ArgumentDetail, Arguments, AuditLog, Denial, Event, EventKind, Fanout, Flushed,
+    JsonLines, Metrics, Otlp, Queue, SigningKey, Sink, Tracing,
 };
 
 const ENVIRONMENT: &str = "planted-in-the-environment-5b1f";
 const ARGUMENT: &str = "planted-in-an-argument-77c0";
+const PATH: &str = "planted-behind-a-pointer-41d8";
 const HEADER: &str = "planted-in-a-header-90ad";
 const KEY: [u8; 32] = *b"planted-in-the-signing-key-3e21-";
 const PLACE: &str = "VAREK_TEST_OUTPUT";
@@ -86,7 +87,40 @@ fn no_sink_tells_of_the_environment_and_of_arguments_only_as_much_as_was_asked_f
         // The one that asked for it has it.
         let asked = name.ends_with("full.jsonl");
         assert_eq!(found(text, ARGUMENT), asked, "{name}");
+        // Those that show calls show what their pointers led to, where that was asked for, and as unverified.
+        let asked = ["full.jsonl", "full.tracing", "full.spans"];
+        let asked = asked.iter().any(|kind| name.ends_with(kind));
+        assert_eq!(found(text, PATH), asked, "{name}");
+        if asked {
+            let text = String::from_utf8_lossy(text).replace('\\', "");
+            assert!(text.contains(&format!("unverified:\"{PATH}\"")), "{name}");
+        }
     }
+}
+
+/// Denied calls whose pointers a guest has made lead to a secret, as the supervisor reads them under this detail.
+fn denials(detail: ArgumentDetail) -> impl Iterator<Item = Event> {
+    let path = format!("{PATH}\0").into_bytes();
+    let local = [&1_u16.to_ne_bytes()[..], PATH.as_bytes(), &[0]].concat();
+    let calls = [
+        ("openat", [3, 1, 0, 0, 0, 0], path.clone()),
+        ("fsetxattr", [3, 1, 0, 0, 0, 0], path),
+        ("connect", [3, 1, local.len() as u64, 0, 0, 0], local),
+    ];
+    calls.into_iter().map(move |(name, arguments, memory)| {
+        let abi = std::env::consts::ARCH.to_owned();
+        let mut denied = Denial {
+            abi,
+            ..denial(Some(name), arguments, Answer::Errno(1))
+        };
+        let pointers = denied.pointers(detail).into_iter();
+        denied.unverified = pointers
+            .filter_map(|pointer| pointer.read(&memory))
+            .collect();
+        let full = detail == ArgumentDetail::Full;
+        assert_eq!(denied.unverified.len(), usize::from(full), "{name}");
+        event(0, EventKind::SyscallDenied(denied))
+    })
 }
 
 /// The embedder, with secrets all around it.
@@ -99,7 +133,12 @@ fn every_sink_writes(place: &Path) {
         .collect();
     for detail in [ArgumentDetail::None, ArgumentDetail::Digest] {
         events.insert(0, event(0, started(Arguments::of(detail, list))));
+        for denied in denials(detail) {
+            events.insert(1, denied);
+        }
     }
+    // A run has so many events in a span, at most, and these are to be among them.
+    assert!(events.len() < 100);
     let full = event(0, started(Arguments::of(ArgumentDetail::Full, list)));
 
     let collector = collector::Collector::answering(&[200]);
@@ -128,13 +167,40 @@ fn every_sink_writes(place: &Path) {
         });
     });
     assert_eq!(files.flush(LONG), Flushed::Complete);
-    JsonLines::open(place.join("full.jsonl"))
-        .unwrap()
-        .record(&full);
+    let lines_of_full = JsonLines::open(place.join("full.jsonl")).unwrap();
+    lines_of_full.record(&full);
+    let counts_of_full = facades::counts::Counts::default();
+    let trace_of_full = facades::trace::Lines::default();
+    let collector_of_full = collector::Collector::answering(&[200]);
+    let spans_of_full = Otlp::to(&collector_of_full.url).start().unwrap();
+    let denials = denials(ArgumentDetail::Full).collect::<Vec<_>>();
+    metrics::with_local_recorder(&counts_of_full, || {
+        tracing::subscriber::with_default(trace_of_full.clone(), || {
+            for event in &denials {
+                lines_of_full.record(event);
+                spans_of_full.record(event);
+                facades.record(event);
+            }
+        });
+    });
+    spans_of_full.record(&event(
+        9,
+        support::finished(varek_telemetry::Termination::Exited(0)),
+    ));
 
     let write = |name: &str, text: &[u8]| fs::write(place.join(name), text).unwrap();
     write("debug", debug.as_bytes());
     write("metrics", format!("{:?}", counts.all()).as_bytes());
     write("tracing", lines.0.lock().unwrap().join("\n").as_bytes());
     write("spans", &collector.next().body);
+    // Counts are of calls, never of what was behind a pointer.
+    write(
+        "full.metrics",
+        format!("{:?}", counts_of_full.all()).as_bytes(),
+    );
+    write(
+        "full.tracing",
+        trace_of_full.0.lock().unwrap().join("\n").as_bytes(),
+    );
+    write("full.spans", &collector_of_full.next().body);
 }

@@ -33,6 +33,8 @@ too where there is `code`. An unknown field makes the request invalid.
   scratch            an existing directory to be used as the scratch directory, and kept
   files              {"path": "text" or {"text" or "base64": …, "executable": true}} for the scratch
   stdin              "text", {"base64": …} or {"file": "path"}; else the guest reads /dev/null
+  record_arguments   "none" (the default), "digest" or "full": how much of the arguments is in the events, and with
+                     "full" what denied calls were given
   events             true: the response has the run's events
   network            "denied" (the default), "host", or {"tcp": {"connect": [443], "bind": []}}
   namespaces         ["pid", "mount", "ipc", "uts", "net", "cgroup", "user"], or "all"; none unless they are said

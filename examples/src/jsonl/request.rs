@@ -56,6 +56,8 @@ pub struct Request {
     pub search_path: Option<Vec<PathBuf>>,
     /// Layers without which the run may start, beside the policy's.
     pub best_effort: Option<Vec<String>>,
+    /// The policy's `record_arguments`: `"none"`, `"digest"` or `"full"`.
+    pub record_arguments: Option<Value>,
     /// Whether the response is to carry the run's events.
     pub events: Option<bool>,
     /// The policy's `network`; `false` and `"none"` mean `"denied"`.

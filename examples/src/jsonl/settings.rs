@@ -76,6 +76,7 @@ fn shorthand(request: &Request) -> Result<Map<String, Value>, Refusal> {
         ("denials", request.denials.clone().map(Value::Object)),
         ("grace", request.grace.clone()),
         ("identity", request.identity.clone()),
+        ("record_arguments", request.record_arguments.clone()),
         ("network", network(request.network.as_ref())?),
         ("namespaces", namespaces(request.namespaces.as_ref())),
         (
@@ -212,7 +213,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use varek_core::{CpuShare, Identity, Layer, MIB, Network, Overflow, UidRange};
+    use varek_core::{ArgumentDetail, CpuShare, Identity, Layer, MIB, Network, Overflow, UidRange};
 
     use super::super::respond::Status;
     use super::*;
@@ -345,6 +346,31 @@ mod tests {
                 reason.contains(name) || reason.contains("invalid type"),
                 "{reason}"
             );
+        }
+    }
+
+    #[test]
+    fn how_much_of_arguments_is_recorded_is_one_of_three_words() {
+        let with = |detail| Policy::python().record_arguments(detail);
+        for (fields, detail) in [
+            ("", ArgumentDetail::None),
+            (r#","record_arguments":"none""#, ArgumentDetail::None),
+            (r#","record_arguments":"digest""#, ArgumentDetail::Digest),
+            (r#","record_arguments":"full""#, ArgumentDetail::Full),
+            (
+                r#","overrides":{"record_arguments":"full"}"#,
+                ArgumentDetail::Full,
+            ),
+            (
+                r#","overrides":{"record_arguments":"full"},"record_arguments":"digest""#,
+                ArgumentDetail::Digest,
+            ),
+        ] {
+            assert_eq!(of(fields).unwrap(), with(detail), "{fields}");
+        }
+        for word in [r#""some""#, "true", "3"] {
+            let (status, reason) = refused(&format!(",\"record_arguments\":{word}"));
+            assert_eq!(status, Status::Invalid, "{word}: {reason}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Denied calls of one run: received, decided, answered, recorded.
 //!
-//! Nothing is decided from memory that the guest can change, and no call is ever let through, but a signal to the
+//! Nothing is decided from memory that the guest can change (what is read of it is for events alone: `reading.rs`), and no call is ever let through, but a signal to the
 //! caller's own process: see `signals.rs`. What is performed in the guest's place is no denial: see `performer.rs`.
 
 use std::io;
@@ -8,19 +8,19 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, EventFlags};
+use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, poll};
 use varek_seccomp::{Decision, SeccompData};
-use varek_telemetry::{Answer, Cause, Denial, EventKind};
+use varek_telemetry::{Answer, Cause, Denial};
 
 use super::attributes::{Call, Helper, Request};
 use super::performer::Performed;
-use super::run::{Run, Source};
-use super::{encode, signals};
+use super::reading::Verdict;
+use super::run::Run;
+use super::signals;
 use crate::sandbox::Sealed;
 use crate::strays::Listener;
 use crate::sys;
-use crate::watchdog::Observation;
 
 /// Notifications of one run that are answered before the other runs have their turn.
 const LISTENER_TURN: usize = 64;
@@ -44,7 +44,7 @@ impl Run {
                 self.drop_listener();
                 return;
             }
-            if self.in_hand.is_some() {
+            if self.in_hand.is_some() || self.reader.is_busy() {
                 return;
             }
             let Some(listener) = self.listener.clone() else {
@@ -91,14 +91,14 @@ impl Run {
                     return;
                 }
             }
-            if !self.deny(fd, &call, sealed) {
+            if !self.deny(&listener, call, sealed) {
                 return;
             }
         }
     }
 
     /// What came of the call in hand, and back to the others.
-    pub(super) fn on_performed(&mut self, performed: Performed, sealed: &Sealed, epoll: &OwnedFd) {
+    pub(super) fn on_performed(&mut self, performed: Performed, sealed: &Sealed) {
         let Some(call) = self.in_hand.take() else {
             return;
         };
@@ -108,70 +108,46 @@ impl Run {
             match answered(fd, &call, performed) {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.deny(fd, &call, sealed);
+                    self.deny(&listener, call, sealed);
                 }
                 Err(error) => {
                     self.fault("answer a call that was performed", &error, sealed);
                     self.end(Cause::SupervisorFault, sealed);
                 }
             }
-            if self.listener.is_some() {
-                let source = encode(self.key, Source::Listener);
-                let watched = epoll::add(epoll, fd, source, EventFlags::IN);
-                self.check(
-                    watched.map_err(io::Error::from),
-                    "watch the listener",
-                    sealed,
-                );
-            }
+            self.watch_listener(sealed);
         }
         self.check_empty(sealed);
     }
 
-    /// Refuses a call, or ends the run for it; whether the run goes on.
-    fn deny(
-        &mut self,
-        listener: BorrowedFd<'_>,
-        call: &sys::Notification,
-        sealed: &Sealed,
-    ) -> bool {
+    /// Refuses a call, or ends the run for it, or leaves that to whoever reads its memory; whether the run goes on with the next.
+    fn deny(&mut self, listener: &Arc<Listener>, call: sys::Notification, sealed: &Sealed) -> bool {
         let number = call.nr.cast_unsigned();
-        let (abi, name) = varek_seccomp::describe(call.arch, number);
-        let denial = |answer| Denial {
-            syscall: name.clone(),
+        let (abi, syscall) = varek_seccomp::describe(call.arch, number);
+        let (errno, answer) = match sealed.program.decide(&data(&call)) {
+            Decision::Refuse { errno } => (Some(errno), Answer::Errno(errno)),
+            Decision::Probe => (Some(libc::ENOSYS), Answer::Probe),
+            _ => (None, Answer::Kill),
+        };
+        let denial = Denial {
+            syscall,
             number,
-            abi: abi.clone(),
+            abi,
             arguments: call.args,
             thread: call.pid,
             answer,
             count: 1,
+            unverified: Vec::new(),
         };
-        let (errno, answer) = match sealed.program.decide(&data(call)) {
-            Decision::Refuse { errno } => (errno, Answer::Errno(errno)),
-            Decision::Probe => (libc::ENOSYS, Answer::Probe),
-            // Never answered: the call cannot take effect, and the tree dies.
-            _ => {
-                let denial = denial(Answer::Kill);
-                let name = denial.name();
-                self.emit(EventKind::SyscallDenied(denial), sealed);
-                self.end(Cause::Syscall { name }, sealed);
-                return false;
-            }
+        let verdict = Verdict {
+            call,
+            denial,
+            errno,
         };
-        match sys::answer_call(listener, call.id, errno) {
-            Ok(()) => {
-                self.denied(denial(answer), sealed);
-                self.observe(Observation::Denied, sealed);
-            }
-            // The guest was killed before it got the answer: no call was denied.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-            Err(error) => {
-                self.fault("answer a denied call", &error, sealed);
-                self.end(Cause::SupervisorFault, sealed);
-                return false;
-            }
+        match self.read_first(listener, verdict, sealed) {
+            Some(verdict) => self.pronounce(listener, verdict, false, sealed),
+            None => false,
         }
-        true
     }
 
     /// Performs a call that stays within the run; `None` if it is no such call.

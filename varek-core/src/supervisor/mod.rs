@@ -11,6 +11,8 @@ mod ending;
 mod orphans;
 mod performer;
 mod pump;
+mod readers;
+mod reading;
 mod record;
 mod run;
 mod signals;
@@ -23,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use varek_telemetry::Cause;
+use varek_telemetry::{Cause, Pointer};
 
 use crate::cell::Cell;
 use crate::kits::Kits;
@@ -34,6 +36,7 @@ use crate::spawn::{Born, Spawner};
 use crate::sys;
 use performer::Performed;
 pub(crate) use performer::Performer;
+use readers::{Found, Readers, Request};
 use run::{Run, Source};
 
 /// The number of a run within its supervisor.
@@ -145,6 +148,7 @@ pub(crate) fn start(
         spawner,
         kits,
         removers,
+        readers: Readers::new(),
         epoll,
         runs: HashMap::new(),
         closing: false,
@@ -165,6 +169,7 @@ struct Supervisor {
     spawner: Arc<Spawner>,
     kits: Arc<Kits>,
     removers: Arc<Removers>,
+    readers: Arc<Readers>,
     epoll: Arc<OwnedFd>,
     runs: HashMap<Key, Run>,
     closing: bool,
@@ -198,6 +203,11 @@ impl Supervisor {
             }
             for message in self.inbox.take() {
                 self.take_message(message);
+            }
+            for Found { key, id, what } in self.readers.take() {
+                if let Some(run) = self.runs.get_mut(&key) {
+                    run.on_read(id, what, &self.sealed);
+                }
             }
             // What a guest did comes before its end, so that nothing of it is lost.
             let mut ready: Vec<(Key, Source)> = events
@@ -238,6 +248,7 @@ impl Supervisor {
                 let undertaker = Undertaker {
                     inbox: self.inbox.clone(),
                     removers: self.removers.clone(),
+                    readers: self.readers.clone(),
                     key,
                 };
                 let run = Run::new(undertaker, *plan, cell, permit, &self.sealed, &self.epoll);
@@ -259,7 +270,7 @@ impl Supervisor {
             }
             Message::Performed { key, performed } => {
                 if let Some(run) = self.runs.get_mut(&key) {
-                    run.on_performed(performed, &self.sealed, &self.epoll);
+                    run.on_performed(performed, &self.sealed);
                 }
             }
             Message::Streams { key } => {
@@ -301,6 +312,7 @@ impl Drop for Supervisor {
         self.runs.clear();
         self.spawner.close();
         self.kits.close();
+        self.readers.close();
         self.removers.close(REMOVAL_PATIENCE);
         // What cannot be removed now is left to the next sweep.
         let _ = self.sealed.subtree.remove();
@@ -325,10 +337,31 @@ const REMOVAL_PATIENCE: Duration = Duration::from_millis(500);
 struct Undertaker {
     inbox: Arc<Inbox>,
     removers: Arc<Removers>,
+    readers: Arc<Readers>,
     key: Key,
 }
 
 impl Undertaker {
+    /// Has the memory of the thread that made this call read; whether somebody will do it.
+    fn read(
+        &self,
+        id: u64,
+        thread: u32,
+        pointers: Vec<Pointer>,
+        until: Instant,
+        held: bool,
+    ) -> bool {
+        let request = Request {
+            key: self.key,
+            id,
+            thread,
+            pointers,
+            until,
+            held,
+        };
+        self.readers.submit(request, &self.inbox)
+    }
+
     /// The way on which the run's thread says what came of a call.
     fn performed(&self) -> impl Fn(Performed) + Send + 'static {
         let (inbox, key) = (self.inbox.clone(), self.key);

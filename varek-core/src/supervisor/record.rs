@@ -29,16 +29,19 @@ pub(super) struct Storm {
     calls: BTreeMap<(String, u32, i32), (u64, Option<Denial>)>,
 }
 
+/// What is taken together. One call has several answers where it is told by its arguments.
+fn kind(denial: &Denial) -> (String, u32, i32) {
+    let answer = match denial.answer {
+        Answer::Errno(errno) => errno,
+        _ => 0,
+    };
+    (denial.abi.clone(), denial.number, answer)
+}
+
 impl Storm {
     /// What is to be recorded now of a call that was denied, besides what [`Storm::over`] gives first.
     fn take(&mut self, denial: Denial) -> Option<Denial> {
-        // One call has several answers where it is told by its arguments.
-        let answer = match denial.answer {
-            Answer::Errno(errno) => errno,
-            _ => 0,
-        };
-        let key = (denial.abi.clone(), denial.number, answer);
-        let (seen, held) = self.calls.entry(key).or_default();
+        let (seen, held) = self.calls.entry(kind(&denial)).or_default();
         *seen += denial.count;
         if *seen <= SINGLE {
             return Some(denial);
@@ -50,6 +53,16 @@ impl Storm {
         None
     }
 
+    /// Whether a call that is denied now has its own registers in an event.
+    pub(super) fn shows(&self, denial: &Denial, now: Instant) -> bool {
+        let before = self.calls.get(&kind(denial)).filter(|_| !self.is_over(now));
+        before.is_none_or(|(seen, held)| *seen < SINGLE || held.is_none())
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.calls.len() >= MOST_CALLS || self.ends.is_none_or(|ends| now >= ends)
+    }
+
     /// Everything that is not recorded yet.
     fn held(&mut self) -> Vec<Denial> {
         let held = self.calls.values_mut();
@@ -58,7 +71,7 @@ impl Storm {
 
     /// Begins a new moment where the last one is over; gives what is left of that.
     fn over(&mut self, now: Instant) -> Vec<Denial> {
-        if self.calls.len() < MOST_CALLS && self.ends.is_some_and(|ends| now < ends) {
+        if !self.is_over(now) {
             return Vec::new();
         }
         let held = self.held();
@@ -158,6 +171,7 @@ mod tests {
             thread: 1,
             answer,
             count: 1,
+            unverified: Vec::new(),
         }
     }
 
@@ -183,6 +197,25 @@ mod tests {
         assert_eq!(events.len(), 65);
         assert_eq!(events.iter().map(|(_, count)| count).sum::<u64>(), 100_000);
         assert_eq!(events.last(), Some(&(41, 100_000 - 64)));
+    }
+
+    #[test]
+    fn calls_are_said_to_be_shown_exactly_where_their_registers_will_be() {
+        let (mut storm, now) = (Storm::default(), Instant::now());
+        for n in 0..200 {
+            let mut call = denial(41, REFUSED);
+            call.thread = n;
+            let shown = storm.shows(&call, now);
+            assert!(storm.over(now).is_empty());
+            let recorded = storm.take(call).is_some();
+            // One that is held stands for those that come after it.
+            assert_eq!(shown, recorded || n == 64, "{n}");
+        }
+        assert!(storm.shows(&denial(42, REFUSED), now));
+        assert!(storm.shows(&denial(41, Answer::Probe), now));
+        assert!(storm.shows(&denial(41, REFUSED), now + MOMENT));
+        assert_eq!(storm.held().first().map(|held| held.thread), Some(64));
+        assert!(storm.shows(&denial(41, REFUSED), now));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use varek_telemetry::{Cause, Cleanup, EventKind, Layer, LimitHit, Resource, Sign
 use super::account::{self, Exit, micros};
 use super::attributes::Helper;
 use super::pump::{Fed, Feed, Left, Pump};
+use super::reading::Reader;
 use super::record::Storm;
 use super::{Key, Undertaker, encode};
 use crate::cell::{Cell, Finish};
@@ -80,6 +81,8 @@ pub(super) struct Run {
     pub(super) helper: Option<Helper>,
     /// The call that it makes: until then no other call of this run is received.
     pub(super) in_hand: Option<sys::Notification>,
+    /// Has the memory of denied calls read for their events.
+    pub(super) reader: Reader,
     /// Held until the end: the kernel drops the Landlock rule of a `/proc` entry that nobody holds.
     pub(super) own_proc: Option<OwnedFd>,
     /// The child may have left a listener.
@@ -165,6 +168,7 @@ impl Run {
             listener: None,
             helper: None,
             in_hand: None,
+            reader: Reader::default(),
             own_proc: None,
             stray: false,
             exit: None,
@@ -202,6 +206,7 @@ impl Run {
                 }
                 None => sealed.enforcement.clone(),
             },
+            traceparent: run.plan.traceparent,
         };
         run.emit(event, sealed);
         let group = &run.plan.group;
@@ -245,6 +250,7 @@ impl Run {
         [
             self.watchdog.next_tick(),
             self.storm.next_wake(),
+            self.reader.next_wake(),
             self.cpu_check,
             self.share_at,
             self.oom_check.map(|(at, _)| at),
@@ -275,6 +281,10 @@ impl Run {
     }
 
     pub(super) fn act(&mut self, action: Action, sealed: &Sealed) {
+        if matches!(action, Action::Kill(_) | Action::KillRest) {
+            // It was made before that.
+            self.settle_reading(None, sealed);
+        }
         match action {
             Action::None => {}
             Action::Kill(cause) => {
@@ -431,17 +441,8 @@ impl Run {
             sealed,
         );
         if let Some(listener) = born.listener {
-            let source = encode(self.key, Source::Listener);
-            let watched = match listener.fd() {
-                Some(fd) => epoll::add(epoll, fd, source, EventFlags::IN),
-                None => Err(rustix::io::Errno::BADF),
-            };
             self.listener = Some(Arc::new(listener));
-            self.check(
-                watched.map_err(io::Error::from),
-                "watch the listener",
-                sealed,
-            );
+            self.watch_listener(sealed);
         }
         if self.watchdog.dying() {
             // It was born into a group that had been killed before.
@@ -525,6 +526,8 @@ impl Run {
                 Exit::Taken
             }
         };
+        // What it did comes before its end.
+        self.settle_reading(None, sealed);
         self.reaped(exit);
         if self.started.is_some() {
             let termination = exit.as_termination();
@@ -703,6 +706,7 @@ impl Run {
         if self.storm.next_wake().is_some_and(|at| now >= at) {
             self.storm_passes(now, sealed);
         }
+        self.reading_passes(now, sealed);
         if self.cpu_check.is_some_and(|at| now >= at) {
             self.check_cpu(now, sealed);
         }

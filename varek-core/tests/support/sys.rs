@@ -28,6 +28,13 @@ pub(crate) fn exit(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// `unshare(CLONE_NEWNS)`: mounts of this thread's and of the threads that it starts.
+pub(crate) fn own_mounts() -> io::Result<()> {
+    // SAFETY: takes a number; no memory and no descriptor is unshared.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    check(result.into()).map(drop)
+}
+
 /// `close(2)` of a number that nothing in this program owns.
 pub(crate) fn close(number: RawFd) {
     // SAFETY: the callers close stdio before anything uses it, and nothing owns those numbers.

@@ -1,7 +1,8 @@
 //! Which argument of which call is what.
 
 use super::Argument::{
-    self, Address, Clone, Descriptor, Flags, Int, Mode, Number, Signal, Word, WordAndFlags,
+    self, Address, Clone, Descriptor, Flags, Int, Mode, Name, Number, Path, Signal, Socket, Word,
+    WordAndFlags,
 };
 use super::words as w;
 
@@ -52,60 +53,89 @@ calls! {
     // Sockets.
     "socket" => [Word(w::FAMILIES), TYPE, Int];
     "socketpair" => [Word(w::FAMILIES), TYPE, Int, Address];
-    "connect" | "bind" => [Descriptor, Address, Int];
+    "connect" | "bind" => [Descriptor, Socket, Int];
     "listen" => [Descriptor, Int];
     "accept" => [Descriptor, Address, Address];
     "accept4" => [Descriptor, Address, Address, SOCKET_FLAGS];
     "getsockname" | "getpeername" => [Descriptor, Address, Address];
     "setsockopt" | "getsockopt" => [Descriptor, Word(w::SOCKET_LEVELS), Int, Address, Number];
-    "sendto" | "recvfrom" => [Descriptor, Address, Number, MESSAGES, Address, Number];
+    "sendto" => [Descriptor, Address, Number, MESSAGES, Socket, Int];
+    "recvfrom" => [Descriptor, Address, Number, MESSAGES, Address, Address];
     "sendmsg" | "recvmsg" => [Descriptor, Address, MESSAGES];
     "sendmmsg" => [Descriptor, Address, Int, MESSAGES];
     "recvmmsg" => [Descriptor, Address, Int, MESSAGES, Address];
     "shutdown" => [Descriptor, Word(w::SHUTDOWN)];
 
     // Files by path.
-    "open" => [Address, OPEN, Mode];
-    "openat" => [Descriptor, Address, OPEN, Mode];
-    "openat2" => [Descriptor, Address, Address, Number];
+    "open" => [Path, OPEN, Mode];
+    "openat" => [Descriptor, Path, OPEN, Mode];
+    "openat2" => [Descriptor, Path, Address, Number];
     "open_by_handle_at" => [Descriptor, Address, OPEN];
-    "name_to_handle_at" => [Descriptor, Address, Address, Address, AT];
-    "creat" | "chmod" | "mkdir" => [Address, Mode];
+    "name_to_handle_at" => [Descriptor, Path, Address, Address, AT];
+    "creat" | "chmod" | "mkdir" => [Path, Mode];
     "fchmod" => [Descriptor, Mode];
-    "fchmodat" | "mkdirat" => [Descriptor, Address, Mode];
-    "fchmodat2" => [Descriptor, Address, Mode, AT];
-    "chown" | "lchown" => [Address, Int, Int];
+    "fchmodat" | "mkdirat" => [Descriptor, Path, Mode];
+    "fchmodat2" => [Descriptor, Path, Mode, AT];
+    "chown" | "lchown" => [Path, Int, Int];
     "fchown" => [Descriptor, Int, Int];
-    "fchownat" => [Descriptor, Address, Int, Int, AT];
-    "mknod" => [Address, WordAndFlags(0o170_000, w::FILE_TYPES, &[]), Number];
-    "mknodat" => [Descriptor, Address, WordAndFlags(0o170_000, w::FILE_TYPES, &[]), Number];
-    "unlink" | "rmdir" | "chdir" | "chroot" | "swapoff" | "acct" => [Address];
-    "unlinkat" => [Descriptor, Address, AT];
-    "rename" | "link" | "symlink" | "pivot_root" => [Address, Address];
-    "renameat" => [Descriptor, Address, Descriptor, Address];
-    "renameat2" => [Descriptor, Address, Descriptor, Address, Flags("0", w::RENAME)];
-    "linkat" => [Descriptor, Address, Descriptor, Address, AT];
-    "symlinkat" => [Address, Descriptor, Address];
-    "truncate" => [Address, Number];
+    "fchownat" => [Descriptor, Path, Int, Int, AT];
+    "mknod" => [Path, WordAndFlags(0o170_000, w::FILE_TYPES, &[]), Number];
+    "mknodat" => [Descriptor, Path, WordAndFlags(0o170_000, w::FILE_TYPES, &[]), Number];
+    "unlink" | "rmdir" | "chdir" | "chroot" | "swapoff" | "acct" | "uselib" => [Path];
+    "unlinkat" => [Descriptor, Path, AT];
+    "rename" | "link" | "symlink" | "pivot_root" => [Path, Path];
+    "renameat" => [Descriptor, Path, Descriptor, Path];
+    "renameat2" => [Descriptor, Path, Descriptor, Path, Flags("0", w::RENAME)];
+    "linkat" => [Descriptor, Path, Descriptor, Path, AT];
+    "symlinkat" => [Path, Descriptor, Path];
+    "readlink" => [Path, Address, Number];
+    "readlinkat" => [Descriptor, Path, Address, Number];
+    "truncate" => [Path, Number];
     "ftruncate" => [Descriptor, Number];
-    "access" => [Address, Mode];
-    "faccessat" => [Descriptor, Address, Mode];
-    "faccessat2" => [Descriptor, Address, Mode, AT];
-    "stat" | "lstat" | "statfs" | "utime" | "utimes" => [Address, Address];
-    "newfstatat" => [Descriptor, Address, Address, AT];
-    "statx" => [Descriptor, Address, AT, Number, Address];
-    "utimensat" => [Descriptor, Address, Address, AT];
-    "setxattr" | "lsetxattr" => [Address, Address, Address, Number, Flags("0", w::XATTR)];
-    "fsetxattr" => [Descriptor, Address, Address, Number, Flags("0", w::XATTR)];
+    "access" => [Path, Mode];
+    "faccessat" => [Descriptor, Path, Mode];
+    "faccessat2" => [Descriptor, Path, Mode, AT];
+    "stat" | "lstat" | "statfs" | "utime" | "utimes" => [Path, Address];
+    "newfstatat" => [Descriptor, Path, Address, AT];
+    "statx" => [Descriptor, Path, AT, Number, Address];
+    "utimensat" => [Descriptor, Path, Address, AT];
+    "futimesat" => [Descriptor, Path, Address];
+    "file_getattr" | "file_setattr" => [Descriptor, Path, Address, Number, AT];
     "inotify_init1" => [Flags("0", w::INOTIFY)];
-    "inotify_add_watch" => [Descriptor, Address, Number];
-    "mount" => [Address, Address, Address, Flags("0", w::MOUNT), Address];
-    "umount2" => [Address, Flags("0", w::UNMOUNT)];
-    "swapon" => [Address, Number];
+    "inotify_add_watch" => [Descriptor, Path, Number];
+    "fanotify_mark" => [Descriptor, Number, Number, Descriptor, Path];
+
+    // Extended attributes.
+    "setxattr" | "lsetxattr" => [Path, Name, Address, Number, Flags("0", w::XATTR)];
+    "fsetxattr" => [Descriptor, Name, Address, Number, Flags("0", w::XATTR)];
+    "getxattr" | "lgetxattr" => [Path, Name, Address, Number];
+    "fgetxattr" => [Descriptor, Name, Address, Number];
+    "listxattr" | "llistxattr" => [Path, Address, Number];
+    "flistxattr" => [Descriptor, Address, Number];
+    "removexattr" | "lremovexattr" => [Path, Name];
+    "fremovexattr" => [Descriptor, Name];
+    "setxattrat" | "getxattrat" => [Descriptor, Path, AT, Name, Address, Number];
+    "listxattrat" => [Descriptor, Path, AT, Address, Number];
+    "removexattrat" => [Descriptor, Path, AT, Name];
+
+    // Mounts, disks.
+    "mount" => [Path, Path, Name, Flags("0", w::MOUNT), Address];
+    "umount2" => [Path, Flags("0", w::UNMOUNT)];
+    "fsopen" => [Name, Number];
+    // What a key is set to may be a password.
+    "fsconfig" => [Descriptor, Int, Name, Address, Int];
+    "fsmount" => [Descriptor, Number, Number];
+    "fspick" => [Descriptor, Path, Number];
+    "open_tree" => [Descriptor, Path, AT];
+    "open_tree_attr" => [Descriptor, Path, AT, Address, Number];
+    "move_mount" => [Descriptor, Path, Descriptor, Path, Number];
+    "mount_setattr" => [Descriptor, Path, AT, Address, Number];
+    "swapon" => [Path, Number];
+    "quotactl" => [Number, Path, Int, Address];
 
     // Programs, processes, namespaces.
-    "execve" => [Address, Address, Address];
-    "execveat" => [Descriptor, Address, Address, Address, AT];
+    "execve" => [Path, Address, Address];
+    "execveat" => [Descriptor, Path, Address, Address, AT];
     "fork" | "vfork" | "setsid" | "vhangup" | "inotify_init" => [];
     "clone" => [Clone, Address, Address, Address, Address];
     "clone3" => [Address, Number];
@@ -147,7 +177,7 @@ calls! {
     "mlockall" => [Flags("0", w::LOCK_ALL)];
     "madvise" => [Address, Number, Word(w::ADVICE)];
     "process_madvise" => [Descriptor, Address, Number, Word(w::ADVICE), Number];
-    "memfd_create" => [Address, Flags("0", w::MEMFD)];
+    "memfd_create" => [Name, Flags("0", w::MEMFD)];
     "memfd_secret" | "userfaultfd" => [Flags("0", &[(libc::O_CLOEXEC.cast_unsigned() as u64, "O_CLOEXEC")])];
     "shmget" => [Int, Number, Flags("0", w::IPC_MAKE)];
     "msgget" => [Int, Flags("0", w::IPC_MAKE)];
@@ -165,12 +195,14 @@ calls! {
     "bpf" => [Word(w::BPF), Address, Number];
     "perf_event_open" => [Address, Int, Int, Descriptor, Number];
     "keyctl" => [Word(w::KEYCTL), Number, Number, Number, Number];
-    "add_key" => [Address, Address, Address, Number, Int];
-    "request_key" => [Address, Address, Address, Int];
+    "add_key" => [Name, Name, Address, Number, Int];
+    "request_key" => [Name, Name, Address, Int];
     "io_uring_setup" => [Int, Address];
     "init_module" => [Address, Number, Address];
     "finit_module" => [Descriptor, Address, Int];
-    "delete_module" => [Address, OPEN];
+    "delete_module" => [Name, OPEN];
+    "mq_open" => [Name, OPEN, Mode, Address];
+    "mq_unlink" => [Name];
     "personality" => [Number];
     "iopl" => [Int];
     "ioperm" => [Number, Number, Int];

@@ -10,8 +10,7 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status, span};
 
-use super::TraceParent;
-use crate::{Answer, Event, EventKind, Termination, Usage};
+use crate::{Answer, Event, EventKind, Termination, TraceParent, Usage};
 
 /// Events of one span, at most: OpenTelemetry's own limit. What comes later is counted.
 const MOST_EVENTS: usize = 128;
@@ -22,6 +21,8 @@ const TOOL: &str = "varek.sandbox";
 /// The span of a run that is not over.
 pub(super) struct Draft {
     begin: SystemTime,
+    /// As the run's command names it.
+    parent: Option<TraceParent>,
     attributes: Vec<KeyValue>,
     events: Vec<span::Event>,
     omitted: u32,
@@ -37,6 +38,7 @@ impl Draft {
                 .time
                 .checked_sub(event.elapsed)
                 .unwrap_or(SystemTime::UNIX_EPOCH),
+            parent: None,
             attributes: vec![
                 text("gen_ai.operation.name", "execute_tool"),
                 text("gen_ai.tool.name", TOOL),
@@ -52,6 +54,10 @@ impl Draft {
         self.begin
     }
 
+    pub(super) const fn parent(&self) -> Option<TraceParent> {
+        self.parent
+    }
+
     /// Takes an event of the run.
     pub(super) fn add(&mut self, event: &Event) {
         let attributes = match &event.kind {
@@ -61,7 +67,9 @@ impl Draft {
                 arguments,
                 policy,
                 enforcement,
+                traceparent,
             } => {
+                self.parent = *traceparent;
                 self.attributes.extend([
                     text("process.executable.path", program.clone()),
                     number("process.args_count", arguments.count()),

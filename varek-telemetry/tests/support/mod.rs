@@ -1,11 +1,13 @@
 //! What several tests need.
 #![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::{Duration, SystemTime};
 
 use varek_telemetry::{
-    Answer, Arguments, Cause, Cleanup, Denial, Enforcement, Event, EventKind, Layer, LayerStatus,
-    LimitHit, Resource, RunId, Signal, Stream, Termination, UnknownReason, Usage,
+    Answer, Arguments, Cause, Cleanup, Denial, Enforcement, Event, EventKind, GuestText, Layer,
+    LayerStatus, LimitHit, Pointee, Resource, RunId, Signal, Stream, Termination, UnknownReason,
+    Unverified, Usage,
 };
 
 /// An event of one run, always at the same time.
@@ -34,7 +36,28 @@ pub fn denial(syscall: Option<&str>, arguments: [u64; 6], answer: Answer) -> Den
         thread: 7,
         answer,
         count: 1,
+        unverified: Vec::new(),
     }
+}
+
+/// A denied call of which is known what its pointers led to, in the order of the arguments.
+pub fn unverified(
+    syscall: &str,
+    arguments: [u64; 6],
+    pointees: impl IntoIterator<Item = Pointee>,
+) -> EventKind {
+    let first = match syscall {
+        "mount" => 0,
+        "sendto" => 4,
+        _ => 1,
+    };
+    let unverified = pointees.into_iter().zip(first..);
+    EventKind::SyscallDenied(Denial {
+        unverified: unverified
+            .map(|(pointee, argument)| Unverified { argument, pointee })
+            .collect(),
+        ..denial(Some(syscall), arguments, Answer::Errno(1))
+    })
 }
 
 /// The end of a run.
@@ -69,7 +92,20 @@ pub fn started(arguments: Arguments) -> EventKind {
         arguments,
         policy: "sha256:0".into(),
         enforcement,
+        traceparent: None,
     }
+}
+
+/// The `traceparent` of the W3C's own examples.
+pub const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// The beginning of a run that belongs to a span of the embedder's.
+pub fn started_beneath(parent: &str) -> EventKind {
+    let mut kind = started(Arguments::None { count: 2 });
+    if let EventKind::RunStarted { traceparent, .. } = &mut kind {
+        *traceparent = Some(parent.parse().unwrap());
+    }
+    kind
 }
 
 /// Every kind, and every word in each, by the name of its golden file.
@@ -91,6 +127,7 @@ pub fn samples() -> Vec<(String, EventKind)> {
                 omitted: 1,
             }),
         ),
+        named("run_started.traceparent", started_beneath(PARENT)),
         named("guest_started", EventKind::GuestStarted { pid: 9 }),
         named(
             "syscall_denied",
@@ -146,8 +183,51 @@ pub fn samples() -> Vec<(String, EventKind)> {
             },
         ),
     ];
+    all.extend(with_pointees());
     all.extend(by_word());
     all
+}
+
+fn with_pointees() -> Vec<(String, EventKind)> {
+    let named = |name: &str, kind: EventKind| (name.to_owned(), kind);
+    vec![
+        named(
+            "syscall_denied.paths",
+            unverified(
+                "mount",
+                [1, 2, 3, 4096, 0, 0],
+                [
+                    Pointee::Path(GuestText::new(b"/dev/sda\n<\xff")),
+                    Pointee::Path(GuestText::new(&[b'/'; 300])),
+                    Pointee::Name(GuestText::new(b"ext4")),
+                ],
+            ),
+        ),
+        named(
+            "syscall_denied.internet",
+            unverified(
+                "sendto",
+                [3, 0, 0, 0, 5, 28],
+                [Pointee::Internet("[::1%2]:443".parse().unwrap())],
+            ),
+        ),
+        named(
+            "syscall_denied.unix",
+            unverified(
+                "connect",
+                [3, 5, 110, 0, 0, 0],
+                [Pointee::Unix(GuestText::new(b"/run/x.sock"))],
+            ),
+        ),
+        named(
+            "syscall_denied.abstract",
+            unverified(
+                "bind",
+                [3, 5, 7, 0, 0, 0],
+                [Pointee::Abstract(GuestText::new(b"name"))],
+            ),
+        ),
+    ]
 }
 
 fn by_word() -> Vec<(String, EventKind)> {
