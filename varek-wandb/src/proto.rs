@@ -3,6 +3,11 @@
 //! Field numbers are those of the client's `wandb_internal.proto`; what this crate neither writes nor reads is left out,
 //! and skipped when it is read.
 
+#![expect(
+    clippy::struct_field_names,
+    reason = "fields have the names that they have in the client's own description"
+)]
+
 use prost::{Enumeration, Message, Oneof};
 
 /// One record of the log.

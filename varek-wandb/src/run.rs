@@ -488,9 +488,10 @@ impl Run {
     pub fn sync_command(&self) -> Option<String> {
         let directory = self.directory()?.to_str()?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=@%,".contains(c);
-        Some(match directory.chars().all(plain) {
-            true => format!("wandb sync {directory}"),
-            false => format!("wandb sync '{}'", directory.replace('\'', r"'\''")),
+        Some(if directory.chars().all(plain) {
+            format!("wandb sync {directory}")
+        } else {
+            format!("wandb sync '{}'", directory.replace('\'', r"'\''"))
         })
     }
 
@@ -498,10 +499,6 @@ impl Run {
         let mut state = self.shared.state()?;
         state.append(&self.shared, kinds)?;
         if sync { state.sync() } else { Ok(()) }
-    }
-
-    pub(crate) fn sync_log(&self) -> Result<(), Error> {
-        self.shared.state()?.sync()
     }
 
     pub(crate) fn add_sink(&self, recorder: Weak<Recorder>) {

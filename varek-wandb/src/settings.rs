@@ -361,9 +361,10 @@ fn check_key(key: &Key) -> Result<(), Error> {
         return Ok(());
     }
     // What was found is a key, or nearly one: it is not shown.
-    let found = match well_formed {
-        true => format!("{} characters", key.0.len()),
-        false => "spaces or other characters that no key has".to_owned(),
+    let found = if well_formed {
+        format!("{} characters", key.0.len())
+    } else {
+        "spaces or other characters that no key has".to_owned()
     };
     Err(Error::Setting {
         setting: "WANDB_API_KEY",

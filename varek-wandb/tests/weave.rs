@@ -43,6 +43,7 @@ fn started(run: u128) -> Event {
         arguments: Arguments::None { count: 2 },
         policy: "sha256:0".into(),
         enforcement: Enforcement::default(),
+        traceparent: None,
     };
     event(run, 0, kind)
 }
@@ -65,6 +66,7 @@ fn denied(run: u128) -> Event {
         thread: 7,
         answer: Answer::Kill,
         count: 1,
+        unverified: Vec::new(),
     };
     event(run, 1, EventKind::SyscallDenied(denial))
 }

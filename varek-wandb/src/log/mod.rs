@@ -13,8 +13,8 @@ mod repair;
 mod tests;
 mod writer;
 
-pub(crate) use reader::{Entry, LogReader, Next};
-pub(crate) use repair::{Repaired, repair};
+pub(crate) use reader::{LogReader, Next};
+pub(crate) use repair::repair;
 pub(crate) use writer::LogWriter;
 
 /// How every log begins: `:W&B`, a magic number, version 0.
@@ -58,8 +58,13 @@ fn checksum(kind: u8, data: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+/// Bytes since the block began.
+fn in_block(position: u64) -> usize {
+    // Less than a block, so that there is always such a number.
+    usize::try_from(position % BLOCK as u64).unwrap_or_default()
+}
+
 /// Bytes until the next block begins, 1 to [`BLOCK`].
 fn left_in_block(position: u64) -> usize {
-    // The remainder is less than a block.
-    BLOCK - (position % BLOCK as u64) as usize
+    BLOCK - in_block(position)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use prost::Message;
 
-use super::{BLOCK, CHUNK_HEADER, Chunk, HEADER, LARGEST, checksum, left_in_block};
+use super::{BLOCK, CHUNK_HEADER, Chunk, HEADER, LARGEST, checksum, in_block, left_in_block};
 use crate::proto::Record;
 use crate::{Damage, Error};
 
@@ -22,18 +22,10 @@ pub(crate) struct LogReader {
     block_start: u64,
 }
 
-/// A record and where it ends.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) record: Record,
-    /// Where the next record begins, bytes.
-    pub(crate) end: u64,
-}
-
 /// What is at the reader's position.
 #[derive(Debug)]
 pub(crate) enum Next {
-    Record(Box<Entry>),
+    Record(Box<Record>),
     /// The log ends here, after a whole record.
     End,
     /// No record is here. While the log is being written, it may be one later.
@@ -51,9 +43,10 @@ impl LogReader {
         let mut start = [0; HEADER.len()];
         let read = read_at(&file, &mut start, 0).map_err(Error::io("read", path))?;
         if read < HEADER.len() || start != HEADER {
-            let reason = match HEADER.starts_with(start.get(..read).unwrap_or_default()) {
-                true => "it ends before its first record",
-                false => "it does not begin with `:W&B` and version 0",
+            let reason = if HEADER.starts_with(start.get(..read).unwrap_or_default()) {
+                "it ends before its first record"
+            } else {
+                "it does not begin with `:W&B` and version 0"
             };
             let path = path.to_owned();
             return Err(Error::NotALog { path, reason });
@@ -72,7 +65,7 @@ impl LogReader {
         self.position
     }
 
-    /// Goes to where a record ended, as an [`Entry`] said it.
+    /// Goes to where a record begins or ends.
     pub(crate) fn seek(&mut self, position: u64) {
         self.position = position.max(HEADER.len() as u64);
         self.block.clear();
@@ -105,16 +98,14 @@ impl LogReader {
             }
             expected_first = false;
             if matches!(kind, Chunk::Full | Chunk::Last) {
-                let record = match data.is_empty() {
-                    true => Record::decode(piece.as_slice()),
-                    false => {
-                        data.extend_from_slice(&piece);
-                        Record::decode(data.as_slice())
-                    }
+                let record = if data.is_empty() {
+                    Record::decode(piece.as_slice())
+                } else {
+                    data.extend_from_slice(&piece);
+                    Record::decode(data.as_slice())
                 };
-                let end = self.position;
                 return Ok(match record {
-                    Ok(record) => Next::Record(Box::new(Entry { record, end })),
+                    Ok(record) => Next::Record(Box::new(record)),
                     Err(_) => Next::Damaged(Damage::Record),
                 });
             }
@@ -167,7 +158,7 @@ impl LogReader {
 
     /// The bytes from the position on, `wanted` of them within one block, or as many as the file has.
     fn bytes(&mut self, wanted: usize) -> io::Result<&[u8]> {
-        let inside = (self.position % BLOCK as u64) as usize;
+        let inside = in_block(self.position);
         let start = self.position - inside as u64;
         // What was written since the block was read is found by the next call of `next`, which reads it anew.
         if self.block.is_empty() || start != self.block_start {

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::path::Path;
+use std::time::Duration;
 
 use super::writer::lock;
 use super::{LogReader, LogWriter, Next};
@@ -36,7 +37,7 @@ pub(crate) fn repair(path: &Path) -> Result<Repaired, Error> {
     let mut seen = Seen::default();
     let damage = loop {
         match reader.next()? {
-            Next::Record(entry) => seen.note(&entry.record),
+            Next::Record(record) => seen.note(&record),
             Next::End => break None,
             Next::Damaged(damage) => break Some(damage),
         }
@@ -102,8 +103,8 @@ impl Seen {
                 let runtime = row.item.iter().find(|item| item.key == "_runtime");
                 if let Some(seconds) = runtime.and_then(|item| item.value_json.parse::<f64>().ok())
                 {
-                    // Saturates.
-                    self.runtime = seconds as i32;
+                    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+                    self.runtime = i32::try_from(seconds.as_secs()).unwrap_or(i32::MAX);
                 }
             }
             Some(Kind::Run(_)) => self.run = true,

@@ -73,12 +73,7 @@ impl LogWriter {
         self.length
     }
 
-    /// Appends a record by one write, all of it or, as far as the file system allows, nothing.
-    pub(crate) fn append(&mut self, kind: Kind) -> Result<(), Error> {
-        self.append_all(vec![kind])
-    }
-
-    /// Appends several records by one write.
+    /// Appends records by one write, all of them or, as far as the file system allows, nothing.
     pub(crate) fn append_all(&mut self, kinds: Vec<Kind>) -> Result<(), Error> {
         let mut number = self.number;
         let mut at = self.length + self.frame.len() as u64;
@@ -169,7 +164,8 @@ fn frame(frame: &mut Vec<u8>, mut at: u64, data: &[u8]) -> u64 {
         } as u8;
         frame.extend_from_slice(&checksum(kind, piece).to_le_bytes());
         // A piece fits into a block, which is less than 64 KiB.
-        frame.extend_from_slice(&(piece.len() as u16).to_le_bytes());
+        let length = u16::try_from(piece.len()).unwrap_or(u16::MAX);
+        frame.extend_from_slice(&length.to_le_bytes());
         frame.push(kind);
         frame.extend_from_slice(piece);
         at += (CHUNK_HEADER + piece.len()) as u64;

@@ -29,7 +29,7 @@ pub(super) fn password(text: &str, machine: &str) -> Result<Option<String>, usiz
                     tokens.next().ok_or(tokens.line)?;
                 }
                 Some(word) if word == "password" => {
-                    password = Some(tokens.next().ok_or(tokens.line)?)
+                    password = Some(tokens.next().ok_or(tokens.line)?);
                 }
                 other => break other,
             }

@@ -89,17 +89,16 @@ impl Walk<'_> {
                 }
                 kind => kind == FileType::Directory,
             };
-            match name.to_str() {
-                Ok(name) => names.push((name.to_owned(), is_directory)),
-                Err(_) => {
-                    let found = self.whole(directory).join(name.to_string_lossy().as_ref());
-                    let found = found.to_string_lossy().into_owned();
-                    return Err(Error::Name {
-                        what: "the path",
-                        found,
-                        allowed: "UTF-8",
-                    });
-                }
+            if let Ok(name) = name.to_str() {
+                names.push((name.to_owned(), is_directory));
+            } else {
+                let found = self.whole(directory).join(name.to_string_lossy().as_ref());
+                let found = found.to_string_lossy().into_owned();
+                return Err(Error::Name {
+                    what: "the path",
+                    found,
+                    allowed: "UTF-8",
+                });
             }
         }
         names.sort_unstable();
@@ -121,11 +120,12 @@ impl Walk<'_> {
         let known = file
             .metadata()
             .map_err(Error::io("stat", &self.whole(path)))?;
-        match known.is_file() {
-            true => Ok(file),
-            false => Err(Error::NotAFile {
+        if known.is_file() {
+            Ok(file)
+        } else {
+            Err(Error::NotAFile {
                 path: self.whole(path),
-            }),
+            })
         }
     }
 }

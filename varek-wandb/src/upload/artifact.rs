@@ -359,7 +359,7 @@ impl Sending<'_> {
                     "partNumber": number,
                     "hexMD5": tag.unwrap_or_else(|| hex.to_owned()),
                 })),
-                Stored::Address { .. } => return Ok(false),
+                Stored::Address => return Ok(false),
             }
         }
         let text =
@@ -385,9 +385,10 @@ impl Sending<'_> {
 
 /// The parts of a file of this size.
 fn parts_of(size: u64) -> impl Iterator<Item = Part> {
-    let length = match size < PART * PARTS {
-        true => PART,
-        false => size.div_ceil(PARTS).next_multiple_of(4096),
+    let length = if size < PART * PARTS {
+        PART
+    } else {
+        size.div_ceil(PARTS).next_multiple_of(4096)
     };
     (0..size.div_ceil(length)).map(move |index| {
         let offset = index * length;

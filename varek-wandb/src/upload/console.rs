@@ -29,9 +29,10 @@ impl Console {
         let time = stamp(output);
         let mut lines = Vec::new();
         for piece in output.line.split_inclusive('\n') {
-            let open = match is_error {
-                true => &mut self.stderr,
-                false => &mut self.stdout,
+            let open = if is_error {
+                &mut self.stderr
+            } else {
+                &mut self.stdout
             };
             let line = open.get_or_insert_with(|| Line {
                 text: String::new(),

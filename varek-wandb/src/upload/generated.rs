@@ -1,5 +1,6 @@
 //! Files that clients make for a run, beside those that it saved.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -40,7 +41,8 @@ fn config(document: &Document) -> String {
         .filter(|(key, _)| *key != "_wandb")
     {
         let key = Value::from(key.as_str());
-        text.push_str(&format!("{key}:\n    value: {}\n", value.json()));
+        // A string takes everything.
+        let _ = writeln!(text, "{key}:\n    value: {}", value.json());
     }
     text
 }

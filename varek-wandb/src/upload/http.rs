@@ -107,7 +107,7 @@ pub(super) enum Stored {
     /// With the entity tag, where there is one.
     Done(Option<String>),
     /// Another address is needed.
-    Address { status: u16 },
+    Address,
 }
 
 /// A client of one server, for several threads.
@@ -238,7 +238,7 @@ impl Client {
                         None => return refused(what, status, "a redirect that leads nowhere"),
                     },
                     // What is wrong with an address may be its age; a new one is asked for.
-                    400 | 401 | 403 | 404 | 410 => return Try::Done(Stored::Address { status }),
+                    400 | 401 | 403 | 404 | 410 => return Try::Done(Stored::Address),
                     _ => return judge(what, status, &answer, ""),
                 }
             }
@@ -263,15 +263,12 @@ impl Client {
                 Try::Again { reason, asked } => (reason, asked),
             };
             *lock(&self.trouble) = Some(reason);
-            match asked {
-                Some(asked) => {
-                    let until = Instant::now() + asked.min(LONGEST_ASKED);
-                    self.stop.pause(until, true)?;
-                }
-                None => {
-                    self.stop.pause(Instant::now() + jittered(pause), false)?;
-                    pause = (pause * 2).min(self.pauses.longest);
-                }
+            if let Some(asked) = asked {
+                let until = Instant::now() + asked.min(LONGEST_ASKED);
+                self.stop.pause(until, true)?;
+            } else {
+                self.stop.pause(Instant::now() + jittered(pause), false)?;
+                pause = (pause * 2).min(self.pauses.longest);
             }
         }
     }

@@ -148,8 +148,8 @@ impl Stream {
             && self.document.history.bytes + self.document.output.bytes < WAITING
         {
             let at = self.reader.position();
-            let entry = match self.reader.next() {
-                Ok(Next::Record(entry)) => entry,
+            let record = match self.reader.next() {
+                Ok(Next::Record(record)) => *record,
                 Ok(Next::End) => return Ok(()),
                 Ok(Next::Damaged(damage)) => {
                     return Err(refused(&format!(
@@ -161,7 +161,7 @@ impl Stream {
             };
             let number = self.records;
             self.records += 1;
-            let need = self.document.take(number, entry.record);
+            let need = self.document.take(number, record);
             let mut ledger = self.shared.ledger();
             ledger.read = self.records;
             match need {
@@ -409,7 +409,7 @@ impl Stream {
             if self.shared.ledger().jobs == 0 {
                 break;
             }
-            let until = self.told.map_or_else(Instant::now, |told| told) + HEARTBEAT;
+            let until = self.told.unwrap_or_else(Instant::now) + HEARTBEAT;
             self.shared.written.wait(seen, until);
             if Instant::now() >= until && !self.closed {
                 self.post(Map::new())?;

@@ -43,7 +43,7 @@ pub(super) struct Items {
 /// A map, or a variant's one.
 #[derive(Default)]
 pub(super) struct Entries {
-    entries: Vec<(String, Value)>,
+    list: Vec<(String, Value)>,
     places: HashMap<String, usize>,
     key: Option<String>,
     variant: Option<&'static str>,
@@ -51,23 +51,22 @@ pub(super) struct Entries {
 
 impl Entries {
     fn put(&mut self, key: String, value: Value) {
-        let place = if self.entries.len() <= FEW {
-            self.entries.iter().position(|(other, _)| *other == key)
+        let place = if self.list.len() <= FEW {
+            self.list.iter().position(|(other, _)| *other == key)
         } else {
             if self.places.is_empty() {
-                let keys = self.entries.iter().enumerate();
+                let keys = self.list.iter().enumerate();
                 self.places = keys.map(|(at, (key, _))| (key.clone(), at)).collect();
             }
             self.places.get(&key).copied()
         };
-        match place.and_then(|at| self.entries.get_mut(at)) {
-            Some(entry) => entry.1 = value,
-            None => {
-                if !self.places.is_empty() {
-                    self.places.insert(key.clone(), self.entries.len());
-                }
-                self.entries.push((key, value));
+        if let Some(entry) = place.and_then(|at| self.list.get_mut(at)) {
+            entry.1 = value;
+        } else {
+            if !self.places.is_empty() {
+                self.places.insert(key.clone(), self.list.len());
             }
+            self.list.push((key, value));
         }
     }
 }
@@ -319,7 +318,7 @@ impl SerializeMap for Entries {
     }
 
     fn end(self) -> Result<Value, Refused> {
-        Ok(of_variant(self.variant, Value::Map(self.entries)))
+        Ok(of_variant(self.variant, Value::Map(self.list)))
     }
 }
 

@@ -83,9 +83,8 @@ fn string(text: &mut String, content: &str, style: Style) {
     let mut plain = 0;
     for (index, character) in content.char_indices() {
         let as_it_is = match character {
-            '"' | '\\' => false,
+            '"' | '\\' | '\0'..='\u{1f}' => false,
             ' '..='\u{7f}' => true,
-            '\0'..='\u{1f}' => false,
             _ => style == Style::Compact,
         };
         if as_it_is {
