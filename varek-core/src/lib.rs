@@ -68,6 +68,7 @@ mod kits;
 mod landlock;
 mod layers;
 mod limits;
+mod llm_text;
 mod mounts;
 mod namespaces;
 mod network;

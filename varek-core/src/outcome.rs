@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use varek_telemetry::{
-    Answer, Cause, Cleanup, Denial, Enforcement, EventKind, LimitHit, Resource, RunId, Termination,
-    Usage,
+    Answer, Arguments, Cause, Cleanup, Denial, Enforcement, EventKind, LimitHit, Resource, RunId,
+    Termination, Usage,
 };
 
 use crate::capture::Captured;
+use crate::llm_text;
 
 /// Everything that is known about a run when it is over: a fold over what the supervisor observed, taken
 /// before any queue or sampling, so that it never disagrees with the telemetry.
@@ -43,6 +45,12 @@ pub struct Outcome {
     pub cleanup: Cleanup,
     /// What VAREK could not see though it should have.
     pub faults: Vec<String>,
+    /// The program and its arguments, as in the first event.
+    #[serde(skip)]
+    pub(crate) ran: Option<(String, Arguments)>,
+    /// Where the scratch directory was.
+    #[serde(skip)]
+    pub(crate) scratch: Option<PathBuf>,
 }
 
 impl Outcome {
@@ -62,6 +70,8 @@ impl Outcome {
             enforcement: Enforcement::default(),
             cleanup: Cleanup::Complete,
             faults: Vec::new(),
+            ran: None,
+            scratch: None,
         }
     }
 
@@ -71,7 +81,15 @@ impl Outcome {
             self.first_violation = Violation::of(event);
         }
         match event {
-            EventKind::RunStarted { enforcement, .. } => self.enforcement = enforcement.clone(),
+            EventKind::RunStarted {
+                program,
+                arguments,
+                enforcement,
+                ..
+            } => {
+                self.enforcement = enforcement.clone();
+                self.ran = Some((program.clone(), arguments.clone()));
+            }
             EventKind::SyscallDenied(denial) => self.denials.add(denial),
             EventKind::LimitHit(hit) => self.limits_hit.push(hit.clone()),
             EventKind::DescendantsKilled { count } => self.descendants_killed = *count,
@@ -122,6 +140,34 @@ impl Outcome {
     /// and a kill that the embedder asked for are no violations.
     pub fn violation(&self) -> Option<&Violation> {
         self.first_violation.as_ref()
+    }
+
+    /// What a language model needs to know of the run, as text of at most `budget` bytes of UTF-8: what ran, how it ended and why; each
+    /// denied call in a sentence, with what to do instead; limits that were met, with their numbers; and stdout and stderr, cut in
+    /// the middle where they do not fit, with the cut marked. Where the budget is too small for all, what comes last in this order goes first;
+    /// the streams have at least half of what the first line leaves.
+    ///
+    /// Every line of the guest's begins with `| ` and none of the library's does, so that nothing a guest writes can be taken for what
+    /// VAREK says. Control characters, terminal escapes, marks that turn the direction of text and characters that
+    /// cannot be seen are escaped (`\x1b`, `\u{202e}`), bytes that are not UTF-8 replaced by U+FFFD. What the guest says is
+    /// still the guest's: it may ask the model for anything.
+    ///
+    /// The scratch directory is `.` in it, also where the guest names it. No other path of the host is in the library's own words; the
+    /// guest's may name what it can see. Arguments of the program are shown as far as
+    /// [`Policy::record_arguments`](crate::Policy::record_arguments) says.
+    ///
+    /// ```no_run
+    /// # use varek_core::{Command, Policy, Sandbox};
+    /// # fn main() -> Result<(), varek_core::Error> {
+    /// let outcome = Sandbox::new(Policy::python())?.run(Command::python("import os; os.system('ls')"))?;
+    /// print!("{}", outcome.to_llm_text(4000));
+    /// // python3 (with 1 argument) ended with exit code 0 (success) after 14 ms.
+    /// // - no other programs: execve was refused, since nothing but the given program runs here; do the work in …
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn to_llm_text(&self, budget: usize) -> String {
+        llm_text::render(self, budget)
     }
 
     /// The column of that name of the Python package: an exit code other than 0, or a signal, or a

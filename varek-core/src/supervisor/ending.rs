@@ -294,6 +294,7 @@ impl Run {
             self.emit(finished, sealed);
             #[cfg(feature = "test-hooks")]
             self.compare_with_events();
+            self.outcome.scratch = Some(self.plan.scratch_path.clone());
             let empty = Outcome::new(self.plan.run);
             Finish::Outcome(Box::new(std::mem::replace(&mut self.outcome, empty)))
         };
