@@ -27,6 +27,7 @@ pub struct Command {
     pub(crate) stdout: Output,
     pub(crate) stderr: Output,
     pub(crate) files: Vec<ScratchFile>,
+    pub(crate) collect: Vec<(PathBuf, u64)>,
     pub(crate) scratch: Option<PathBuf>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) traceparent: Option<TraceParent>,
@@ -56,6 +57,7 @@ impl Command {
             stdout: Output::captured(),
             stderr: Output::captured(),
             files: Vec::new(),
+            collect: Vec::new(),
             scratch: None,
             directory: None,
             traceparent: None,
@@ -151,6 +153,27 @@ impl Command {
         self
     }
 
+    /// Reads this file of the scratch directory when the tree is dead, before the directory goes, for
+    /// [`Outcome::file`](crate::Outcome::file): `bound` bytes at most, and no more than 4 GiB. What the guest has made of the
+    /// name otherwise (a link, a FIFO, a directory) is said there, and never followed.
+    ///
+    /// The embedder keeps what was read in memory as long as the outcome. Reading is part of the run's
+    /// [`grace`](crate::Policy::grace). While the run goes on, [`Child::files`](crate::Child::files) reads and writes.
+    ///
+    /// ```no_run
+    /// # use varek_core::{Command, MIB, Policy, Sandbox};
+    /// # fn main() -> Result<(), varek_core::Error> {
+    /// let command = Command::python("open('answer.txt', 'w').write('42')").collect("answer.txt", MIB);
+    /// let outcome = Sandbox::new(Policy::python())?.run(command)?;
+    /// assert_eq!(outcome.file("answer.txt"), Ok(b"42".as_slice()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn collect(mut self, path: impl Into<PathBuf>, bound: u64) -> Self {
+        self.collect.push((path.into(), bound));
+        self
+    }
+
     /// Uses this existing directory as the scratch directory instead of a fresh one. It and what is in
     /// it belong to the guest's uid while the run goes on, and are given back, not removed, at its end.
     /// One run at a time can use a directory: it is held with flock(2), and a second run is refused.
@@ -221,6 +244,7 @@ impl fmt::Debug for Command {
                 "files",
                 &self.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
             )
+            .field("collect", &self.collect)
             .field("scratch", &self.scratch)
             .field("directory", &self.directory)
             .field("traceparent", &self.traceparent)

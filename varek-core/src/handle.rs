@@ -11,6 +11,7 @@ use varek_telemetry::{Cause, RunId};
 
 use crate::cell::Cell;
 use crate::error::Error;
+use crate::files::Files;
 use crate::outcome::Outcome;
 use crate::pipe::{ChildInput, ChildOutput};
 use crate::sandbox::Engine;
@@ -30,6 +31,7 @@ pub struct Child {
     pub stdout: Option<ChildOutput>,
     /// The read end of the guest's stderr, where it was [`Output::piped`](crate::Output::piped).
     pub stderr: Option<ChildOutput>,
+    pub(crate) files: Files,
     pub(crate) run: RunId,
     pub(crate) key: Key,
     pub(crate) pid: u32,
@@ -50,6 +52,12 @@ impl Child {
     /// The run's name, as in its events.
     pub fn run(&self) -> RunId {
         self.run
+    }
+
+    /// The files of the guest's scratch directory, for as long as its tree lives. What is wanted after that is named in
+    /// [`Command::collect`](crate::Command::collect).
+    pub fn files(&self) -> Files {
+        self.files.clone()
     }
 
     /// Waits until the whole tree is gone: by the deadline of the policy and its grace at the latest.

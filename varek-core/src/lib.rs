@@ -59,6 +59,7 @@ mod child;
 mod command;
 mod creation;
 mod error;
+mod files;
 mod filesystem;
 mod guardian;
 mod handle;
@@ -103,6 +104,7 @@ mod varek_filter {
 pub use capture::Captured;
 pub use command::{Command, Input, Output};
 pub use error::{Error, Missing, Problem, SetupStep};
+pub use files::{FileEntry, FileError, FileKind, Files};
 pub use filesystem::Filesystem;
 pub use handle::Child;
 pub use host::{

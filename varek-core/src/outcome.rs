@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Serialize, Serializer};
 use varek_telemetry::{
     Answer, Arguments, Cause, Cleanup, Denial, Enforcement, EventKind, LimitHit, Resource, RunId,
     Termination, Usage,
 };
 
 use crate::capture::Captured;
+use crate::files::{self, Collected, FileError};
 use crate::llm_text;
 
 /// Everything that is known about a run when it is over: a fold over what the supervisor observed, taken
@@ -45,6 +48,12 @@ pub struct Outcome {
     pub cleanup: Cleanup,
     /// What VAREK could not see though it should have.
     pub faults: Vec<String>,
+    /// What became of the files that the command names.
+    #[serde(
+        skip_serializing_if = "Collected::is_empty",
+        serialize_with = "files_as_json"
+    )]
+    pub(crate) files: Collected,
     /// The program and its arguments, as in the first event.
     #[serde(skip)]
     pub(crate) ran: Option<(String, Arguments)>,
@@ -70,6 +79,7 @@ impl Outcome {
             enforcement: Enforcement::default(),
             cleanup: Cleanup::Complete,
             faults: Vec::new(),
+            files: Collected::new(),
             ran: None,
             scratch: None,
         }
@@ -142,6 +152,30 @@ impl Outcome {
         self.first_violation.as_ref()
     }
 
+    /// What this file of the scratch directory held when the tree was dead, where
+    /// [`Command::collect`](crate::Command::collect) named it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`FileError`]: it was not there, was something else, was too large, or was not asked for.
+    pub fn file(&self, path: impl AsRef<Path>) -> Result<&[u8], FileError> {
+        let path = files::plain(path.as_ref()).ok_or(FileError::Path)?;
+        match self.files.get(&path) {
+            Some(Ok(contents)) => Ok(contents),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(FileError::NotAsked),
+        }
+    }
+
+    /// Every file that [`Command::collect`](crate::Command::collect) named, by its path beneath the scratch directory.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, Result<&[u8], &FileError>)> {
+        let each = |(path, file): (_, _)| -> (&Path, Result<&[u8], &FileError>) {
+            let (path, file): (&PathBuf, &Result<Vec<u8>, FileError>) = (path, file);
+            (path, file.as_deref())
+        };
+        self.files.iter().map(each)
+    }
+
     /// What a language model needs to know of the run, as text of at most `budget` bytes of UTF-8: what ran, how it ended and why; each
     /// denied call in a sentence, with what to do instead; limits that were met, with their numbers; and stdout and stderr, cut in
     /// the middle where they do not fit, with the cut marked. Where the budget is too small for all, what comes last in this order goes first;
@@ -176,6 +210,21 @@ impl Outcome {
     pub fn contained(&self) -> bool {
         !self.success() || self.first_violation.is_some()
     }
+}
+
+/// By path: `text` or, of what is not UTF-8, `base64`; or `error`.
+fn files_as_json<S: Serializer>(files: &Collected, serializer: S) -> Result<S::Ok, S::Error> {
+    let json = |file: &Result<Vec<u8>, FileError>| match file {
+        Ok(contents) => match std::str::from_utf8(contents) {
+            Ok(text) => ("text", text.to_owned()),
+            Err(_) => ("base64", STANDARD.encode(contents)),
+        },
+        Err(error) => ("error", error.to_string()),
+    };
+    serializer.collect_map(files.iter().map(|(path, file)| {
+        let file: BTreeMap<_, _> = [json(file)].into();
+        (path.to_string_lossy(), file)
+    }))
 }
 
 impl fmt::Display for Outcome {

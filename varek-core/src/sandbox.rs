@@ -16,6 +16,7 @@ use crate::cell::Cell;
 use crate::command::{Command, Output};
 use crate::creation::Creation;
 use crate::error::{Error, Missing, Problem};
+use crate::files::Files;
 use crate::guardian::Guardian;
 use crate::handle::Child;
 use crate::host::{Host, MountSupport};
@@ -620,6 +621,7 @@ impl Sandbox {
         };
         let Ends {
             run,
+            files,
             stdin,
             stdout,
             stderr,
@@ -629,6 +631,7 @@ impl Sandbox {
             stdin,
             stdout,
             stderr,
+            files,
             run,
             key,
             pid,
@@ -717,6 +720,7 @@ impl fmt::Debug for Sandbox {
 /// The embedder's ends of a run's streams.
 struct Ends {
     run: varek_telemetry::RunId,
+    files: Files,
     stdin: Option<ChildInput>,
     stdout: Option<ChildOutput>,
     stderr: Option<ChildOutput>,
@@ -745,6 +749,7 @@ impl Ends {
         };
         Self {
             run: run.run,
+            files: run.files.clone(),
             stdin: run
                 .stdin
                 .as_ref()

@@ -8,6 +8,7 @@ mod explain;
 mod meanings;
 
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use varek_telemetry::{Arguments, Cause, Cleanup};
@@ -116,6 +117,16 @@ fn notes(outcome: &Outcome) -> Vec<String> {
             .filter(|hit| !explain::is_said(outcome, hit))
             .map(explain::limit),
     );
+    for (path, file) in outcome.files() {
+        let path = one_line(path.as_os_str().as_bytes(), None, COMMAND);
+        notes.push(match file {
+            Ok(contents) => format!(
+                "file {path}: {}, handed over.",
+                bytes(contents.len() as u64)
+            ),
+            Err(error) => format!("file {path}: {error}."),
+        });
+    }
     if outcome.descendants_killed > 0 {
         let count = outcome.descendants_killed;
         notes.push(format!(
