@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use varek_telemetry::{Cause, RunId};
 
+use crate::calls::Calls;
 use crate::cell::Cell;
 use crate::error::Error;
 use crate::files::Files;
@@ -32,6 +33,7 @@ pub struct Child {
     /// The read end of the guest's stderr, where it was [`Output::piped`](crate::Output::piped).
     pub stderr: Option<ChildOutput>,
     pub(crate) files: Files,
+    pub(crate) calls: Calls,
     pub(crate) run: RunId,
     pub(crate) key: Key,
     pub(crate) pid: u32,
@@ -68,7 +70,10 @@ impl Child {
     /// a forked copy of the embedder, in which nobody watches the guest.
     pub fn wait(&mut self) -> Result<Outcome, Error> {
         self.here()?;
-        self.cell.wait_finished()
+        let outcome = self.cell.wait_finished()?;
+        // What a callback has not been given yet.
+        self.calls.wait(self.engine.sealed.policy.grace);
+        Ok(outcome)
     }
 
     /// The outcome if the run is over, `None` if it is not.

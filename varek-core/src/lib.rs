@@ -53,6 +53,7 @@ compile_error!(
     "varek-core bounds guests with the Linux kernel and supports Linux on x86_64 and aarch64 only"
 );
 
+mod calls;
 mod capture;
 mod cell;
 mod child;
