@@ -19,6 +19,7 @@ use crate::network::Network;
 
 mod diff;
 mod file;
+mod schema;
 
 /// What a guest may do: pure data, read from TOML or JSON, written back, compared and digested.
 ///

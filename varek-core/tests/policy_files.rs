@@ -97,70 +97,73 @@ fn a_file_without_a_preset_has_what_it_says_and_nothing_of_a_preset() {
     );
 }
 
+/// Files with a mistake, the line that it is in, and what the error says.
+const MISTAKES: [(&str, usize, &str); 12] = [
+    (
+        "preset = \"python\"\n\nmemroy = 5",
+        3,
+        "unknown field `memroy`, expected one of `preset`",
+    ),
+    (
+        "preset = \"python\"\n[limits]\nmemroy = 5",
+        3,
+        "unknown field `memroy`, expected one of `memory`",
+    ),
+    (
+        "\npreset = \"pyton\"",
+        2,
+        "unknown variant `pyton`, expected one of `python`",
+    ),
+    (
+        "preset = \"python\"\n[limits]\nmemory = \"lots\"",
+        3,
+        "neither a whole number nor \"unlimited\"",
+    ),
+    (
+        "preset = \"python\"\n[limits]\nmemory = -1",
+        3,
+        "a whole number or \"unlimited\"",
+    ),
+    (
+        "preset = \"python\"\n[limits]\ncpu = \"half\"",
+        3,
+        "is not a CPU share",
+    ),
+    (
+        "preset = \"python\"\n[limits]\ncpu_time = \"5 parsecs\"",
+        3,
+        "no time such as \"5s\"",
+    ),
+    (
+        "preset = \"python\"\n[filesystem]\nraed = []",
+        3,
+        "unknown field `raed`, expected one of `read`",
+    ),
+    (
+        "preset = \"python\"\n[denials]\ntotl = 1",
+        3,
+        "unknown field `totl`",
+    ),
+    (
+        "preset = \"python\"\nnetwork = \"hots\"",
+        2,
+        "unknown variant `hots`",
+    ),
+    (
+        "preset = \"python\"\n[syscalls]\ngroups = [\"netwrok\"]",
+        3,
+        "did you mean network?",
+    ),
+    (
+        "preset = \"python\"\nrequire = [\"landlok\"]",
+        2,
+        "`landlock`",
+    ),
+];
+
 #[test]
 fn mistakes_are_named_with_their_line_and_what_would_be_right() {
-    for (text, line, words) in [
-        (
-            "preset = \"python\"\n\nmemroy = 5",
-            3,
-            "unknown field `memroy`, expected one of `preset`",
-        ),
-        (
-            "preset = \"python\"\n[limits]\nmemroy = 5",
-            3,
-            "unknown field `memroy`, expected one of `memory`",
-        ),
-        (
-            "\npreset = \"pyton\"",
-            2,
-            "unknown variant `pyton`, expected one of `python`",
-        ),
-        (
-            "preset = \"python\"\n[limits]\nmemory = \"lots\"",
-            3,
-            "neither a whole number nor \"unlimited\"",
-        ),
-        (
-            "preset = \"python\"\n[limits]\nmemory = -1",
-            3,
-            "a whole number or \"unlimited\"",
-        ),
-        (
-            "preset = \"python\"\n[limits]\ncpu = \"half\"",
-            3,
-            "is not a CPU share",
-        ),
-        (
-            "preset = \"python\"\n[limits]\ncpu_time = \"5 parsecs\"",
-            3,
-            "no time such as \"5s\"",
-        ),
-        (
-            "preset = \"python\"\n[filesystem]\nraed = []",
-            3,
-            "unknown field `raed`, expected one of `read`",
-        ),
-        (
-            "preset = \"python\"\n[denials]\ntotl = 1",
-            3,
-            "unknown field `totl`",
-        ),
-        (
-            "preset = \"python\"\nnetwork = \"hots\"",
-            2,
-            "unknown variant `hots`",
-        ),
-        (
-            "preset = \"python\"\n[syscalls]\ngroups = [\"netwrok\"]",
-            3,
-            "did you mean network?",
-        ),
-        (
-            "preset = \"python\"\nrequire = [\"landlok\"]",
-            2,
-            "`landlock`",
-        ),
-    ] {
+    for (text, line, words) in MISTAKES {
         let error = toml(text).unwrap_err();
         assert!(error.contains(&format!("line {line}")), "{error}");
         assert!(error.contains(words), "{words}: {error}");
@@ -242,6 +245,93 @@ fn a_difference_is_said_in_words() {
     );
     assert!(!back.concat().contains("hush"), "{back:?}");
     assert_eq!(before.diff(&Policy::python()), Vec::<String>::new());
+}
+
+fn schema() -> jsonschema::Validator {
+    let schema = serde_json::from_str(&Policy::json_schema()).unwrap();
+    jsonschema::draft202012::meta::validate(&schema).unwrap();
+    jsonschema::draft202012::new(&schema).unwrap()
+}
+
+#[test]
+fn the_schema_takes_what_is_a_policy_and_refuses_mistakes() {
+    let schema = schema();
+    for text in [
+        "preset = \"python\"",
+        "preset = \"shell\"\nrequire = [\"landlock\"]\nnetwork = { tcp = { connect = [443] } }",
+        "[syscalls]\ngroups = [\"runtime\"]\nerrno = \"EACCES\"\n[limits]\nmemory = \"unlimited\"\ncpu = \"50%\"\nwall_clock = \"1m 30s\"",
+    ] {
+        toml(text).unwrap();
+        let value: serde_json::Value = toml::from_str(text).unwrap();
+        assert!(schema.is_valid(&value), "{text}");
+    }
+    for (text, ..) in MISTAKES
+        .iter()
+        .filter(|(text, ..)| !text.contains("parsecs"))
+    {
+        let value: serde_json::Value = toml::from_str(text).unwrap();
+        assert!(!schema.is_valid(&value), "{text}");
+    }
+    for name in Policy::PRESETS {
+        let value = serde_json::to_value(Policy::preset(name).unwrap()).unwrap();
+        let errors: Vec<_> = schema
+            .iter_errors(&value)
+            .map(|error| error.to_string())
+            .collect();
+        assert_eq!(errors, Vec::<String>::new(), "{name}");
+    }
+    assert!(!schema.is_valid(&serde_json::json!({"grace": "1s"})));
+}
+
+#[test]
+fn the_schema_has_the_fields_and_the_layers_that_are_read() {
+    let schema: serde_json::Value = serde_json::from_str(&Policy::json_schema()).unwrap();
+    // What an error says would have been understood.
+    let expected = |text: &str| -> Vec<String> {
+        let error = toml(text).unwrap_err();
+        let (_, list) = error.split_once("expected one of").unwrap();
+        let mut words: Vec<_> = list
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect();
+        words.sort();
+        words
+    };
+    let names = |value: &serde_json::Value| -> Vec<String> {
+        let mut names: Vec<_> = match value {
+            serde_json::Value::Object(map) => map.keys().cloned().collect(),
+            value => value
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|word| word.as_str().unwrap().to_owned())
+                .collect(),
+        };
+        names.sort();
+        names
+    };
+    let fields = &schema["properties"];
+    assert_eq!(names(fields), expected("none = 1"));
+    for field in ["limits", "filesystem", "syscalls"] {
+        let text = format!("[{field}]\nnone = 1");
+        assert_eq!(
+            names(&fields[field]["properties"]),
+            expected(&text),
+            "{field}"
+        );
+    }
+    for field in ["best_effort", "require", "namespaces"] {
+        let text = format!("{field} = [\"none\"]");
+        assert_eq!(
+            names(&fields[field]["items"]["enum"]),
+            expected(&text),
+            "{field}"
+        );
+    }
+    let words = &fields["record_arguments"]["enum"];
+    assert_eq!(names(words), expected("record_arguments = \"such\""));
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
@@ -359,7 +449,7 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn what_is_written_is_what_is_read(policy in policies()) {
@@ -371,6 +461,7 @@ proptest! {
         let read: Policy = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(&read, &policy, "{}", text);
         prop_assert_eq!(read.digest(), policy.digest());
+        prop_assert!(schema().is_valid(&serde_json::to_value(&policy).unwrap()), "{}", text);
     }
 
     #[test]
