@@ -132,7 +132,7 @@ impl Cell {
 
 /// Wakers are the embedder's code, on the supervisor's thread: what one of them does to itself is no matter of
 /// the other runs.
-fn wake(waker: Option<Waker>) {
+pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }

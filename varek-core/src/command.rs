@@ -5,6 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use crate::calls::{Callback, by_chunk, by_line};
 
 use varek_telemetry::TraceParent;
 
@@ -27,6 +30,7 @@ pub struct Command {
     pub(crate) stdout: Output,
     pub(crate) stderr: Output,
     pub(crate) files: Vec<ScratchFile>,
+    pub(crate) collect: Vec<(PathBuf, u64)>,
     pub(crate) scratch: Option<PathBuf>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) traceparent: Option<TraceParent>,
@@ -56,6 +60,7 @@ impl Command {
             stdout: Output::captured(),
             stderr: Output::captured(),
             files: Vec::new(),
+            collect: Vec::new(),
             scratch: None,
             directory: None,
             traceparent: None,
@@ -128,6 +133,57 @@ impl Command {
         self
     }
 
+    /// Captures stdout, and calls this with what comes, as it comes: 1 byte to 64 KiB at a time. `run` and
+    /// [`Child::wait`](crate::Child::wait) return when everything has been handed over, or after the policy's
+    /// [`grace`](crate::Policy::grace); `try_wait` and the future do not wait for that.
+    ///
+    /// The calls come from a thread of their own. Code that is slow holds the guest back when it is 256 KiB behind, never the
+    /// supervisor, a deadline or another stream; code that panics is not called again, and the run goes on.
+    ///
+    /// ```no_run
+    /// # use varek_core::{Command, Policy, Sandbox};
+    /// # use std::io::Write as _;
+    /// # fn main() -> Result<(), varek_core::Error> {
+    /// let command = Command::python("print('now')").on_stdout(|bytes| {
+    ///     let _ = std::io::stdout().write_all(bytes);
+    /// });
+    /// let outcome = Sandbox::new(Policy::python())?.run(command)?;
+    /// assert_eq!(outcome.stdout.to_text(), "now\n");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_stdout(self, callback: impl FnMut(&[u8]) + Send + 'static) -> Self {
+        self.stdout(Output(OutputKind::Called(Mutex::new(by_chunk(callback)))))
+    }
+
+    /// As [`Command::on_stdout`], of stderr.
+    pub fn on_stderr(self, callback: impl FnMut(&[u8]) + Send + 'static) -> Self {
+        self.stderr(Output(OutputKind::Called(Mutex::new(by_chunk(callback)))))
+    }
+
+    /// As [`Command::on_stdout`], by line: each with its newline, the last without where it has none. A line of more than `longest`
+    /// bytes (at least 1) comes in pieces, all but the last of which have no newline.
+    pub fn on_stdout_lines(
+        self,
+        longest: usize,
+        callback: impl FnMut(&[u8]) + Send + 'static,
+    ) -> Self {
+        self.stdout(Output(OutputKind::Called(Mutex::new(by_line(
+            longest, callback,
+        )))))
+    }
+
+    /// As [`Command::on_stdout_lines`], of stderr.
+    pub fn on_stderr_lines(
+        self,
+        longest: usize,
+        callback: impl FnMut(&[u8]) + Send + 'static,
+    ) -> Self {
+        self.stderr(Output(OutputKind::Called(Mutex::new(by_line(
+            longest, callback,
+        )))))
+    }
+
     /// Puts a file into the scratch directory before the guest starts. The path is relative to it; its
     /// directories are made. This is the way for payloads of any size.
     pub fn file(mut self, path: impl Into<PathBuf>, contents: impl Into<Vec<u8>>) -> Self {
@@ -148,6 +204,27 @@ impl Command {
             contents,
             executable: true,
         });
+        self
+    }
+
+    /// Reads this file of the scratch directory when the tree is dead, before the directory goes, for
+    /// [`Outcome::file`](crate::Outcome::file): `bound` bytes at most, and no more than 4 GiB. What the guest has made of the
+    /// name otherwise (a link, a FIFO, a directory) is said there, and never followed.
+    ///
+    /// The embedder keeps what was read in memory as long as the outcome. Reading is part of the run's
+    /// [`grace`](crate::Policy::grace). While the run goes on, [`Child::files`](crate::Child::files) reads and writes.
+    ///
+    /// ```no_run
+    /// # use varek_core::{Command, MIB, Policy, Sandbox};
+    /// # fn main() -> Result<(), varek_core::Error> {
+    /// let command = Command::python("open('answer.txt', 'w').write('42')").collect("answer.txt", MIB);
+    /// let outcome = Sandbox::new(Policy::python())?.run(command)?;
+    /// assert_eq!(outcome.file("answer.txt"), Ok(b"42".as_slice()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn collect(mut self, path: impl Into<PathBuf>, bound: u64) -> Self {
+        self.collect.push((path.into(), bound));
         self
     }
 
@@ -221,6 +298,7 @@ impl fmt::Debug for Command {
                 "files",
                 &self.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
             )
+            .field("collect", &self.collect)
             .field("scratch", &self.scratch)
             .field("directory", &self.directory)
             .field("traceparent", &self.traceparent)
@@ -301,12 +379,25 @@ impl From<File> for Input {
 #[derive(Debug)]
 pub struct Output(pub(crate) OutputKind);
 
-#[derive(Debug)]
 pub(crate) enum OutputKind {
     Captured,
     Null,
     File(File),
     Piped,
+    /// Behind a lock because a command can be shared, and a callback need not be.
+    Called(Mutex<Callback>),
+}
+
+impl fmt::Debug for OutputKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Captured => f.write_str("captured"),
+            Self::Null => f.write_str("null"),
+            Self::File(file) => file.fmt(f),
+            Self::Piped => f.write_str("piped"),
+            Self::Called(_) => f.write_str("called"),
+        }
+    }
 }
 
 impl Output {

@@ -9,8 +9,10 @@ use std::task::{Context, Poll};
 
 use varek_telemetry::{Cause, RunId};
 
+use crate::calls::Calls;
 use crate::cell::Cell;
 use crate::error::Error;
+use crate::files::Files;
 use crate::outcome::Outcome;
 use crate::pipe::{ChildInput, ChildOutput};
 use crate::sandbox::Engine;
@@ -30,6 +32,8 @@ pub struct Child {
     pub stdout: Option<ChildOutput>,
     /// The read end of the guest's stderr, where it was [`Output::piped`](crate::Output::piped).
     pub stderr: Option<ChildOutput>,
+    pub(crate) files: Files,
+    pub(crate) calls: Calls,
     pub(crate) run: RunId,
     pub(crate) key: Key,
     pub(crate) pid: u32,
@@ -52,6 +56,12 @@ impl Child {
         self.run
     }
 
+    /// The files of the guest's scratch directory, for as long as its tree lives. What is wanted after that is named in
+    /// [`Command::collect`](crate::Command::collect).
+    pub fn files(&self) -> Files {
+        self.files.clone()
+    }
+
     /// Waits until the whole tree is gone: by the deadline of the policy and its grace at the latest.
     ///
     /// # Errors
@@ -60,7 +70,10 @@ impl Child {
     /// a forked copy of the embedder, in which nobody watches the guest.
     pub fn wait(&mut self) -> Result<Outcome, Error> {
         self.here()?;
-        self.cell.wait_finished()
+        let outcome = self.cell.wait_finished()?;
+        // What a callback has not been given yet.
+        self.calls.wait(self.engine.sealed.policy.grace);
+        Ok(outcome)
     }
 
     /// The outcome if the run is over, `None` if it is not.

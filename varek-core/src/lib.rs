@@ -53,12 +53,14 @@ compile_error!(
     "varek-core bounds guests with the Linux kernel and supports Linux on x86_64 and aarch64 only"
 );
 
+mod calls;
 mod capture;
 mod cell;
 mod child;
 mod command;
 mod creation;
 mod error;
+mod files;
 mod filesystem;
 mod guardian;
 mod handle;
@@ -68,6 +70,7 @@ mod kits;
 mod landlock;
 mod layers;
 mod limits;
+mod llm_text;
 mod mounts;
 mod namespaces;
 mod network;
@@ -102,6 +105,7 @@ mod varek_filter {
 pub use capture::Captured;
 pub use command::{Command, Input, Output};
 pub use error::{Error, Missing, Problem, SetupStep};
+pub use files::{FileEntry, FileError, FileKind, Files};
 pub use filesystem::Filesystem;
 pub use handle::Child;
 pub use host::{

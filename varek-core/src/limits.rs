@@ -15,7 +15,8 @@ pub const MIB: u64 = 1024 * KIB;
 /// 1,073,741,824 bytes.
 pub const GIB: u64 = 1024 * MIB;
 
-/// How much a guest may use. `None` leaves a resource unbounded by the policy.
+/// How much a guest may use. `None` leaves a resource unbounded by the policy; in a file it is `"unlimited"`, since TOML has no
+/// way to write nothing, and what is left out has its default.
 ///
 /// Memory, CPU share and pids bound the whole tree of processes, through cgroups; file size and open
 /// files bound each process, through setrlimit(2), and a lower hard limit of the embedder stays where it has no
@@ -25,18 +26,21 @@ pub const GIB: u64 = 1024 * MIB;
 #[non_exhaustive]
 pub struct Limits {
     /// Memory of the tree in bytes, at least 1 MiB, swap excluded (off). Rounded down to whole pages.
+    #[serde(with = "unlimited")]
     pub memory: Option<u64>,
     /// Share of CPU time, such as `50%` of one CPU or `150%` for one and a half. It takes effect
     /// [`Limits::CPU_SHARE_DELAY`] after the start, so that it does not slow down an interpreter's start.
+    #[serde(with = "unlimited")]
     pub cpu: Option<CpuShare>,
     /// Processes and threads of the tree together, at least 1.
+    #[serde(with = "unlimited")]
     pub pids: Option<u64>,
     /// From the start of the run to its kill, more than zero, at most 366 days. CLOCK_MONOTONIC: time in suspend does
     /// not count.
     #[serde(with = "humantime_serde")]
     pub wall_clock: Duration,
     /// CPU time (user and system) of the whole tree, 10 ms to a hundred years.
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "unlimited")]
     pub cpu_time: Option<Duration>,
     /// Bytes of captured output that are kept, for each of stdout and stderr, at least 2. See [`Overflow`].
     pub output: u64,
@@ -49,10 +53,12 @@ pub struct Limits {
     /// [`Layer::Scratch`](crate::Layer::Scratch) is best effort, as in the presets, files are on disk, with their number
     /// and total size unbounded. A directory of the embedder's ([`Command::scratch`](crate::Command::scratch)) is never
     /// bounded.
+    #[serde(with = "unlimited")]
     pub scratch: Option<u64>,
     /// Files and directories in the scratch directory, 1 to 2^32, where its size is bounded.
     pub scratch_files: u64,
     /// Size of each file that the guest writes, bytes (RLIMIT_FSIZE).
+    #[serde(with = "unlimited")]
     pub file_size: Option<u64>,
     /// Descriptors that each process of the guest can have, at least 3 (RLIMIT_NOFILE).
     pub open_files: u64,
@@ -159,6 +165,130 @@ impl Default for Limits {
             file_size: Some(256 * MIB),
             open_files: 256,
         }
+    }
+}
+
+/// A limit in a file: its value, or `"unlimited"`; null is taken for that too.
+pub(crate) mod unlimited {
+    use std::fmt;
+    use std::marker::PhantomData;
+    use std::time::Duration;
+
+    use humantime_serde::re::humantime::{format_duration, parse_duration};
+    use serde::{Deserializer, Serialize as _, Serializer, de};
+
+    use super::CpuShare;
+
+    const WORD: &str = "unlimited";
+
+    /// What can be unlimited.
+    pub(crate) trait Bound: Sized {
+        /// What a file has for it, for people.
+        const WHAT: &'static str;
+        fn of_number(number: u64) -> Option<Self>;
+        fn of_text(text: &str) -> Result<Self, String>;
+        fn write<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
+    }
+
+    impl Bound for u64 {
+        const WHAT: &'static str = "a whole number";
+
+        fn of_number(number: u64) -> Option<Self> {
+            Some(number)
+        }
+
+        fn of_text(text: &str) -> Result<Self, String> {
+            Err(format!("{text:?} is neither a whole number nor {WORD:?}"))
+        }
+
+        fn write<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            self.serialize(serializer)
+        }
+    }
+
+    impl Bound for CpuShare {
+        const WHAT: &'static str = "a CPU share such as \"50%\"";
+
+        fn of_number(_: u64) -> Option<Self> {
+            None
+        }
+
+        fn of_text(text: &str) -> Result<Self, String> {
+            text.parse()
+                .map_err(|error: super::ParseCpuShareError| error.to_string())
+        }
+
+        fn write<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            self.serialize(serializer)
+        }
+    }
+
+    impl Bound for Duration {
+        const WHAT: &'static str = "a time such as \"5s\"";
+
+        fn of_number(_: u64) -> Option<Self> {
+            None
+        }
+
+        fn of_text(text: &str) -> Result<Self, String> {
+            parse_duration(text)
+                .map_err(|error| format!("{text:?} is no time such as \"5s\": {error}"))
+        }
+
+        fn write<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_str(&format_duration(*self))
+        }
+    }
+
+    #[expect(clippy::ref_option, reason = "serde passes fields by reference")]
+    pub(crate) fn serialize<T: Bound, S: Serializer>(
+        limit: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match limit {
+            Some(limit) => limit.write(serializer),
+            None => serializer.serialize_str(WORD),
+        }
+    }
+
+    struct Visitor<T>(PhantomData<T>);
+
+    impl<T: Bound> de::Visitor<'_> for Visitor<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "{} or {WORD:?}", T::WHAT)
+        }
+
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<Option<T>, E> {
+            let limit = T::of_number(number);
+            let unexpected = || E::invalid_type(de::Unexpected::Unsigned(number), &self);
+            limit.map(Some).ok_or_else(unexpected)
+        }
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Option<T>, E> {
+            match u64::try_from(number) {
+                Ok(number) => self.visit_u64(number),
+                Err(_) => Err(E::invalid_value(de::Unexpected::Signed(number), &self)),
+            }
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<T>, E> {
+            if text == WORD {
+                return Ok(None);
+            }
+            T::of_text(text).map(Some).map_err(E::custom)
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+    }
+
+    pub(crate) fn deserialize<'de, T: Bound, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<T>, D::Error> {
+        deserializer.deserialize_any(Visitor(PhantomData))
     }
 }
 

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Serialize, Serializer};
 use varek_telemetry::{
-    Answer, Cause, Cleanup, Denial, Enforcement, EventKind, LimitHit, Resource, RunId, Termination,
-    Usage,
+    Answer, Arguments, Cause, Cleanup, Denial, Enforcement, EventKind, LimitHit, Resource, RunId,
+    Termination, Usage,
 };
 
 use crate::capture::Captured;
+use crate::files::{self, Collected, FileError};
+use crate::llm_text;
 
 /// Everything that is known about a run when it is over: a fold over what the supervisor observed, taken
 /// before any queue or sampling, so that it never disagrees with the telemetry.
@@ -43,6 +48,18 @@ pub struct Outcome {
     pub cleanup: Cleanup,
     /// What VAREK could not see though it should have.
     pub faults: Vec<String>,
+    /// What became of the files that the command names.
+    #[serde(
+        skip_serializing_if = "Collected::is_empty",
+        serialize_with = "files_as_json"
+    )]
+    pub(crate) files: Collected,
+    /// The program and its arguments, as in the first event.
+    #[serde(skip)]
+    pub(crate) ran: Option<(String, Arguments)>,
+    /// Where the scratch directory was.
+    #[serde(skip)]
+    pub(crate) scratch: Option<PathBuf>,
 }
 
 impl Outcome {
@@ -62,6 +79,9 @@ impl Outcome {
             enforcement: Enforcement::default(),
             cleanup: Cleanup::Complete,
             faults: Vec::new(),
+            files: Collected::new(),
+            ran: None,
+            scratch: None,
         }
     }
 
@@ -71,7 +91,15 @@ impl Outcome {
             self.first_violation = Violation::of(event);
         }
         match event {
-            EventKind::RunStarted { enforcement, .. } => self.enforcement = enforcement.clone(),
+            EventKind::RunStarted {
+                program,
+                arguments,
+                enforcement,
+                ..
+            } => {
+                self.enforcement = enforcement.clone();
+                self.ran = Some((program.clone(), arguments.clone()));
+            }
             EventKind::SyscallDenied(denial) => self.denials.add(denial),
             EventKind::LimitHit(hit) => self.limits_hit.push(hit.clone()),
             EventKind::DescendantsKilled { count } => self.descendants_killed = *count,
@@ -124,12 +152,79 @@ impl Outcome {
         self.first_violation.as_ref()
     }
 
+    /// What this file of the scratch directory held when the tree was dead, where
+    /// [`Command::collect`](crate::Command::collect) named it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`FileError`]: it was not there, was something else, was too large, or was not asked for.
+    pub fn file(&self, path: impl AsRef<Path>) -> Result<&[u8], FileError> {
+        let path = files::plain(path.as_ref()).ok_or(FileError::Path)?;
+        match self.files.get(&path) {
+            Some(Ok(contents)) => Ok(contents),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(FileError::NotAsked),
+        }
+    }
+
+    /// Every file that [`Command::collect`](crate::Command::collect) named, by its path beneath the scratch directory.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, Result<&[u8], &FileError>)> {
+        let each = |(path, file): (_, _)| -> (&Path, Result<&[u8], &FileError>) {
+            let (path, file): (&PathBuf, &Result<Vec<u8>, FileError>) = (path, file);
+            (path, file.as_deref())
+        };
+        self.files.iter().map(each)
+    }
+
+    /// What a language model needs to know of the run, as text of at most `budget` bytes of UTF-8: what ran, how it ended and why; each
+    /// denied call in a sentence, with what to do instead; limits that were met, with their numbers; and stdout and stderr, cut in
+    /// the middle where they do not fit, with the cut marked. Where the budget is too small for all, what comes last in this order goes first;
+    /// the streams have at least half of what the first line leaves.
+    ///
+    /// Every line of the guest's begins with `| ` and none of the library's does, so that nothing a guest writes can be taken for what
+    /// VAREK says. Control characters, terminal escapes, marks that turn the direction of text and characters that
+    /// cannot be seen are escaped (`\x1b`, `\u{202e}`), bytes that are not UTF-8 replaced by U+FFFD. What the guest says is
+    /// still the guest's: it may ask the model for anything.
+    ///
+    /// The scratch directory is `.` in it, also where the guest names it. No other path of the host is in the library's own words; the
+    /// guest's may name what it can see. Arguments of the program are shown as far as
+    /// [`Policy::record_arguments`](crate::Policy::record_arguments) says.
+    ///
+    /// ```no_run
+    /// # use varek_core::{Command, Policy, Sandbox};
+    /// # fn main() -> Result<(), varek_core::Error> {
+    /// let outcome = Sandbox::new(Policy::python())?.run(Command::python("import os; os.system('ls')"))?;
+    /// print!("{}", outcome.to_llm_text(4000));
+    /// // python3 (with 1 argument) ended with exit code 0 (success) after 14 ms.
+    /// // - no other programs: execve was refused, since nothing but the given program runs here; do the work in …
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn to_llm_text(&self, budget: usize) -> String {
+        llm_text::render(self, budget)
+    }
+
     /// The column of that name of the Python package: an exit code other than 0, or a signal, or a
     /// violation. A `SyntaxError` makes it true, so it says nothing about confinement: read
     /// [`Outcome::violation`] instead.
     pub fn contained(&self) -> bool {
         !self.success() || self.first_violation.is_some()
     }
+}
+
+/// By path: `text` or, of what is not UTF-8, `base64`; or `error`.
+fn files_as_json<S: Serializer>(files: &Collected, serializer: S) -> Result<S::Ok, S::Error> {
+    let json = |file: &Result<Vec<u8>, FileError>| match file {
+        Ok(contents) => match std::str::from_utf8(contents) {
+            Ok(text) => ("text", text.to_owned()),
+            Err(_) => ("base64", STANDARD.encode(contents)),
+        },
+        Err(error) => ("error", error.to_string()),
+    };
+    serializer.collect_map(files.iter().map(|(path, file)| {
+        let file: BTreeMap<_, _> = [json(file)].into();
+        (path.to_string_lossy(), file)
+    }))
 }
 
 impl fmt::Display for Outcome {

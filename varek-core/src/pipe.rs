@@ -3,7 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::cell::wake;
 
 /// How much a queue holds before its producer has to wait.
 pub(crate) const CAPACITY: usize = 256 * 1024;
@@ -18,6 +22,8 @@ struct State {
     finished: bool,
     /// Nothing more will be taken out.
     abandoned: bool,
+    /// Of the embedder's side, where it awaits a change.
+    waker: Option<Waker>,
 }
 
 /// A queue with one side in the supervisor, which never waits, and one in the embedder, which may.
@@ -33,7 +39,7 @@ impl ByteQueue {
         let state = State {
             bytes: bytes.into(),
             finished: true,
-            abandoned: false,
+            ..State::default()
         };
         Self {
             state: Mutex::new(state),
@@ -51,8 +57,17 @@ impl ByteQueue {
         if !state.abandoned {
             state.bytes.extend(bytes);
         }
+        let room = state.bytes.len() < CAPACITY;
+        self.tell(state);
+        room
+    }
+
+    /// Wakes the embedder's side, however it waits.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        let waker = state.waker.take();
+        drop(state);
         self.changed.notify_all();
-        state.bytes.len() < CAPACITY
+        wake(waker);
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -61,8 +76,9 @@ impl ByteQueue {
 
     /// Nothing more will be put in.
     pub(crate) fn finish(&self) {
-        self.state().finished = true;
-        self.changed.notify_all();
+        let mut state = self.state();
+        state.finished = true;
+        self.tell(state);
     }
 
     /// Nothing more will be taken out.
@@ -70,7 +86,7 @@ impl ByteQueue {
         let mut state = self.state();
         state.abandoned = true;
         state.bytes.clear();
-        self.changed.notify_all();
+        self.tell(state);
     }
 
     /// Lets `write` take bytes from the front; it says how many it took.
@@ -88,8 +104,18 @@ impl ByteQueue {
         }
         let taken = write(state.bytes.as_slices().0)?.min(state.bytes.len());
         state.bytes.drain(..taken);
-        self.changed.notify_all();
+        self.tell(state);
         Ok(Drained::More)
+    }
+}
+
+/// A queue that is finished when nobody is left who could fill it.
+#[derive(Default)]
+pub(crate) struct Filling(pub(crate) Arc<ByteQueue>);
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.0.finish();
     }
 }
 
@@ -105,7 +131,9 @@ pub(crate) enum Drained {
 
 /// The read end of a guest's stdout or stderr, for [`Output::piped`](crate::Output::piped).
 ///
-/// Reading ends with 0 bytes when every process of the guest has closed it or the tree is dead.
+/// Reading ends with 0 bytes when every process of the guest has closed it or the tree is dead. It waits, unless it is
+/// polled ([`ChildOutput::poll_read`]); with the feature `tokio` it is an `AsyncRead`. Up to 256 KiB and what the pipe has is kept for
+/// a reader, then the guest is held back.
 pub struct ChildOutput {
     pub(crate) queue: Arc<ByteQueue>,
     pub(crate) notify: Notify,
@@ -124,14 +152,43 @@ impl Read for ChildOutput {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        let was_full = state.bytes.len() >= CAPACITY;
-        let read = state.bytes.read(buffer)?;
-        let resume = was_full && state.bytes.len() < CAPACITY;
-        drop(state);
-        if resume {
-            (self.notify)();
+        take(state, &self.notify, buffer)
+    }
+}
+
+/// Takes what is there.
+fn take(mut state: MutexGuard<'_, State>, notify: &Notify, buffer: &mut [u8]) -> io::Result<usize> {
+    let was_full = state.bytes.len() >= CAPACITY;
+    let read = state.bytes.read(buffer)?;
+    let resume = was_full && state.bytes.len() < CAPACITY;
+    drop(state);
+    if resume {
+        notify();
+    }
+    Ok(read)
+}
+
+impl ChildOutput {
+    /// Reads what is there, or has the task woken when there is something: for executors of any kind. The supervisor wakes it, so
+    /// the waker must not block.
+    ///
+    /// # Errors
+    ///
+    /// None today.
+    pub fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(0));
         }
-        Ok(read)
+        let mut state = self.queue.state();
+        if state.bytes.is_empty() && !state.finished {
+            state.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(take(state, &self.notify, buffer))
     }
 }
 
@@ -149,10 +206,11 @@ impl fmt::Debug for ChildOutput {
 }
 
 /// The write end of a guest's stdin, for [`Input::piped`](crate::Input::piped). Dropping it gives the
-/// guest end of file.
+/// guest end of file, and leaves its output open.
 ///
-/// Writing blocks while the guest does not read and the buffer is full; when the guest has closed its
-/// end or is gone, it fails with [`io::ErrorKind::BrokenPipe`]. No SIGPIPE is ever raised.
+/// Writing takes up to 256 KiB at once, and blocks while the guest does not read and the buffer is full; when the guest has closed its
+/// end or is gone, it fails with [`io::ErrorKind::BrokenPipe`]: at the run's deadline at the latest. No SIGPIPE is ever raised.
+/// It can be polled instead ([`ChildInput::poll_write`]); with the feature `tokio` it is an `AsyncWrite`, whose shutdown gives end of file.
 pub struct ChildInput {
     pub(crate) queue: Arc<ByteQueue>,
     pub(crate) notify: Notify,
@@ -168,14 +226,7 @@ impl Write for ChildInput {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        if state.abandoned {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        let taken = bytes.len().min(CAPACITY - state.bytes.len());
-        state.bytes.extend(bytes.iter().take(taken));
-        drop(state);
-        (self.notify)();
-        Ok(taken)
+        give(state, &self.notify, bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -194,6 +245,70 @@ impl Write for ChildInput {
         }
     }
 }
+
+/// Puts in what there is room for.
+fn give(mut state: MutexGuard<'_, State>, notify: &Notify, bytes: &[u8]) -> io::Result<usize> {
+    if state.abandoned || state.finished {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    let taken = bytes.len().min(CAPACITY - state.bytes.len());
+    state.bytes.extend(bytes.iter().take(taken));
+    drop(state);
+    notify();
+    Ok(taken)
+}
+
+impl ChildInput {
+    /// Writes what there is room for, or has the task woken when there is room: for executors of any kind. The supervisor wakes
+    /// it, so the waker must not block.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::BrokenPipe`] when the guest has closed its end or is gone, and after [`ChildInput::poll_shutdown`].
+    pub fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut state = self.queue.state();
+        if state.bytes.len() >= CAPACITY && !state.abandoned && !state.finished {
+            state.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(give(state, &self.notify, bytes))
+    }
+
+    /// Ready when the guest's pipe has everything that was written.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::BrokenPipe`] when the guest has closed its end or is gone.
+    pub fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.queue.state();
+        if state.abandoned {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if state.bytes.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Gives the guest end of file after what was written, without waiting for that.
+    ///
+    /// # Errors
+    ///
+    /// None today.
+    pub fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.queue.finish();
+        (self.notify)();
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(feature = "tokio")]
+mod tokio;
 
 impl Drop for ChildInput {
     fn drop(&mut self) {

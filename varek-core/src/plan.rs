@@ -22,15 +22,18 @@ use crate::child::{Directory, Report};
 use crate::command::{Command, Input, InputKind, Output, ScratchFile};
 use crate::creation::Creation;
 use crate::error::Error;
+use crate::files::{Files, plain};
 use crate::identity::Lease;
 use crate::kits::{Kit, Kits};
 use crate::landlock::{Access, Grants};
+use crate::limits::GIB;
 use crate::mounts::{self, Bound, MountPlan};
 use crate::namespaces::{Namespace, TMP, hidden};
 use crate::pipe::ByteQueue;
 use crate::policy::Policy;
 use crate::programs::first_line;
 use crate::reaper::RunNamespaces;
+use crate::removers::Collection;
 use crate::sandbox::Sealed;
 use crate::scratch::{PREFIX, Scratch};
 use crate::streams::{Capture, Streams, above_stdio};
@@ -89,6 +92,10 @@ pub(crate) struct RunPlan {
     pub(crate) group: Group,
     /// Until it is handed over for its removal.
     pub(crate) scratch: Option<Scratch>,
+    /// Its files, for the embedder.
+    pub(crate) files: Files,
+    /// What is to be read of it before.
+    pub(crate) collection: Collection,
     pub(crate) scratch_path: PathBuf,
     /// What the scratch layer comes to in this run, where that is not what it comes to in the others.
     pub(crate) scratch_status: Option<LayerStatus>,
@@ -117,7 +124,7 @@ pub(crate) fn prepare(
 ) -> Result<(ChildPlan, RunPlan), Error> {
     let policy = &sealed.policy;
     // What can be seen to be wrong is wrong before anything is made.
-    command_allowed(sealed, &command)?;
+    let collection = command_allowed(sealed, &command)?;
     let stdin = std::mem::replace(&mut command.stdin, Input::null()).0;
     let stdout = std::mem::replace(&mut command.stdout, Output::null()).0;
     let stderr = std::mem::replace(&mut command.stderr, Output::null()).0;
@@ -199,10 +206,10 @@ pub(crate) fn prepare(
         report: child.report.clone(),
         group,
         scratch_path: scratch.path().to_owned(),
-        scratch_status: command.scratch.as_ref().map(|_| LayerStatus::Enforced {
-            detail: "a directory of the embedder's, given back afterwards; nothing bounds its total size".into(),
-        }),
+        scratch_status: scratch_status(&command),
+        files: scratch.files(),
         scratch: Some(scratch),
+        collection,
         namespaces,
         lease,
         stdin: streams.stdin,
@@ -227,6 +234,37 @@ const fn filter_flags(sealed: &Sealed) -> usize {
     }
 }
 
+/// What the scratch layer comes to where the command brings the directory.
+fn scratch_status(command: &Command) -> Option<LayerStatus> {
+    let detail =
+        "a directory of the embedder's, given back afterwards; nothing bounds its total size";
+    let enforced = || LayerStatus::Enforced {
+        detail: detail.into(),
+    };
+    command.scratch.is_some().then(enforced)
+}
+
+/// The files to be read at the end, by paths without what stands for nothing.
+fn wanted(command: &Command) -> Result<Vec<(PathBuf, u64)>, Error> {
+    let read = |(path, bound): &(PathBuf, u64)| {
+        let refuse = |reason: &str| Error::Command {
+            what: format!("the file to collect, {},", path.display()),
+            reason: reason.to_owned(),
+        };
+        let plain = plain(path).filter(|plain| plain.file_name().is_some());
+        let plain = plain.ok_or_else(|| {
+            refuse("is not beneath the scratch directory: give a relative path without '..'")
+        })?;
+        if *bound > 4 * GIB {
+            return Err(refuse(
+                "has a bound over 4 GiB, all of which the embedder would have to keep in memory",
+            ));
+        }
+        Ok((plain, *bound))
+    };
+    command.collect.iter().map(read).collect()
+}
+
 /// What the ruleset of a kit lacks: the program, and a scratch directory that is not the kit's.
 fn grant(
     policy: &Policy,
@@ -246,7 +284,7 @@ fn grant(
 
 /// A directory of the embedder's has no bound, and is refused where the policy requires one. So is what brings programs where
 /// the policy has a list of them.
-fn command_allowed(sealed: &Sealed, command: &Command) -> Result<(), Error> {
+fn command_allowed(sealed: &Sealed, command: &Command) -> Result<Collection, Error> {
     strict::command(&sealed.policy.filesystem, command)?;
     let required = !sealed.policy.best_effort.contains(&Layer::Scratch);
     match (&command.scratch, sealed.bound) {
@@ -256,7 +294,7 @@ fn command_allowed(sealed: &Sealed, command: &Command) -> Result<(), Error> {
                      best_effort"
                 .into(),
         }),
-        _ => Ok(()),
+        _ => Ok(Collection::of(wanted(command)?)),
     }
 }
 

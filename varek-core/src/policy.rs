@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use varek_seccomp::SyscallPolicy;
 use varek_telemetry::{ArgumentDetail, Layer};
@@ -16,6 +16,10 @@ use crate::identity::Identity;
 use crate::limits::{CpuShare, DenialBudget, Limits, Overflow};
 use crate::namespaces::{self, Namespace, TMP};
 use crate::network::Network;
+
+mod diff;
+mod file;
+mod schema;
 
 /// What a guest may do: pure data, read from TOML or JSON, written back, compared and digested.
 ///
@@ -29,71 +33,78 @@ use crate::network::Network;
 /// assert_eq!(policy.limits.memory, Some(256 * MIB));
 /// ```
 ///
+/// In a file, a field `preset` says where to start from, and the others what differs. What is listed there (`syscalls`, paths of
+/// `filesystem`, `environment`, `namespaces`) comes beside what the preset has, single settings (each of `limits` and `denials` by itself)
+/// take the place of the preset's, and `require` takes layers out of `best_effort`. Without a preset nothing is there but what is said, with defaults for
+/// what is left out, and `syscalls` must be said.
+///
+/// ```
+/// use varek_core::Policy;
+///
+/// let policy: Policy = toml::from_str(
+///     r#"
+///     preset = "python"
+///     require = ["denial_reports"]
+///     [limits]
+///     memory = 268435456
+///     scratch = "unlimited"
+///     [filesystem]
+///     read = ["/srv/questions"]
+///     "#,
+/// )?;
+/// assert!(policy.filesystem.read.iter().any(|path| path.ends_with("questions")));
+/// assert_eq!(policy.limits.scratch, None);
+/// # Ok::<(), toml::de::Error>(())
+/// ```
+///
 /// Unknown fields and unknown call names are errors, never ignored. Exec is not a field: a policy whose
 /// `syscalls` allow `execve` lets the guest start programs; under every other policy the guest's own
 /// start is the only exec that works.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Policy {
     /// Version of this format; 1.
-    #[serde(default = "Policy::current_version")]
     pub version: u32,
     /// System calls: seccomp-bpf. Sockets are not said here but in `network`.
     pub syscalls: SyscallPolicy,
     /// Paths: Landlock.
-    #[serde(default)]
     pub filesystem: Filesystem,
     /// What the guest reaches over the network: seccomp-bpf, and Landlock for TCP ports.
-    #[serde(default)]
     pub network: Network,
     /// Namespaces of the guest's own; none unless they are named.
-    #[serde(default)]
     pub namespaces: BTreeSet<Namespace>,
     /// How much: cgroups, setrlimit(2), the watchdog.
-    #[serde(default)]
     pub limits: Limits,
     /// What happens when captured output passes its limit.
-    #[serde(default)]
     pub overflow: Overflow,
     /// Denied calls before the run is killed.
-    #[serde(default)]
     pub denials: DenialBudget,
     /// The guest's environment. Nothing else of it exists but `HOME` and `TMPDIR`, which name the
     /// scratch directory unless they are named here.
-    #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// Directories in which a bare program name is looked up, in order. Not the embedder's `PATH`.
-    #[serde(default = "Policy::default_search_path")]
     pub search_path: Vec<PathBuf>,
     /// The guest's uid and gid.
-    #[serde(default)]
     pub identity: Identity,
     /// How much of a program's arguments the event of its start carries; their number alone unless it is said. With
     /// [`ArgumentDetail::Full`] denied calls also carry the paths and names that the guest passed to them, read from its memory
     /// and marked as unverified; a guest can put there what it knows, its environment included. Otherwise values of the
     /// environment are in no event.
-    #[serde(default)]
     pub record_arguments: ArgumentDetail,
     /// How long after its kill a run may take to be gone before `wait` returns all the same.
-    #[serde(with = "humantime_serde", default = "Policy::default_grace")]
+    #[serde(with = "humantime_serde")]
     pub grace: Duration,
     /// Layers without which a run starts all the same, reported in `Outcome::enforcement`. Every other
     /// layer is required, and a host that lacks one is an error. Two are in it unless it is said: the bound of the scratch directory
     /// ([`Limits::scratch`]), which an ordinary user's program cannot have, and the reports of denied calls, which fail
     /// without one too: a gate that reads [`Outcome::violation`](crate::Outcome::violation) requires
     /// [`Layer::DenialReports`].
-    #[serde(default = "Policy::default_best_effort")]
     pub best_effort: BTreeSet<Layer>,
 }
 
 impl Policy {
     /// The version of the format that this build writes and reads.
     pub const VERSION: u32 = 1;
-
-    fn current_version() -> u32 {
-        Self::VERSION
-    }
 
     fn default_search_path() -> Vec<PathBuf> {
         ["/usr/local/bin", "/usr/bin", "/bin"]
@@ -298,7 +309,7 @@ impl Policy {
         self
     }
 
-    /// The digest of the policy: SHA-256 over its JSON form, `sha256:` and 64 hexadecimal digits.
+    /// The digest of the policy, whatever the order and the format in which its fields were written: SHA-256 over its JSON form, `sha256:` and 64 hexadecimal digits.
     pub fn digest(&self) -> String {
         let mut text = String::from("sha256:");
         // A policy is made of strings, numbers and lists: its JSON form cannot fail.

@@ -7,20 +7,53 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::error::Error;
+use crate::files::{Collected, FileError};
 use crate::identity::Lease;
 use crate::reaper::RunNamespaces;
 use crate::scratch::Scratch;
 use crate::sys;
 
+/// The files that are to be read before their directory goes, and what came of it.
+#[derive(Clone, Default)]
+pub(crate) struct Collection {
+    wanted: Arc<[(PathBuf, u64)]>,
+    collected: Arc<OnceLock<Collected>>,
+}
+
+impl Collection {
+    pub(crate) fn of(wanted: Vec<(PathBuf, u64)>) -> Self {
+        Self {
+            wanted: wanted.into(),
+            collected: Arc::default(),
+        }
+    }
+
+    /// Once, however often a removal is tried.
+    fn make(&self, scratch: &Scratch) {
+        self.collected.get_or_init(|| scratch.collect(&self.wanted));
+    }
+
+    /// What was read so far, and of the rest that it was not.
+    pub(crate) fn result(&self) -> Collected {
+        let late = || {
+            let late = |(path, _): &(PathBuf, u64)| (path.clone(), Err(FileError::NotInTime));
+            self.wanted.iter().map(late).collect()
+        };
+        self.collected.get().cloned().unwrap_or_else(late)
+    }
+}
+
 /// A scratch directory, and the uid whose files are in it. The tree of that uid is dead.
 pub(crate) struct Remains {
     pub(crate) scratch: Scratch,
+    pub(crate) collection: Collection,
     pub(crate) namespaces: Option<Arc<RunNamespaces>>,
     /// Given back when the directory is gone.
     pub(crate) lease: Option<Lease>,
@@ -139,6 +172,7 @@ impl Removers {
             let Job { mut remains, done } = job;
             // Nobody is left in them, and nobody of their uid before it is given back.
             remains.namespaces = None;
+            remains.collection.make(&remains.scratch);
             let result = match remains.scratch.remove(Instant::now() + TURN) {
                 Ok(false) => {
                     self.state().begun.push_back(Job { remains, done });
@@ -222,6 +256,7 @@ mod tests {
         }
         Remains {
             scratch,
+            collection: Collection::default(),
             namespaces: None,
             lease: None,
             sent_descriptors: true,

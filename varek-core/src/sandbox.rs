@@ -12,10 +12,12 @@ use varek_cgroup::{Controller, CpuQuota, Layout, Limits as GroupLimits, Subtree,
 use varek_seccomp::{Arch, CompileError, Program, Reporting, SyscallPolicy};
 use varek_telemetry::{Enforcement, Layer, LayerStatus, Queue, Sink};
 
+use crate::calls::Calls;
 use crate::cell::Cell;
-use crate::command::{Command, Output};
+use crate::command::{Command, Output, OutputKind};
 use crate::creation::Creation;
 use crate::error::{Error, Missing, Problem};
+use crate::files::Files;
 use crate::guardian::Guardian;
 use crate::handle::Child;
 use crate::host::{Host, MountSupport};
@@ -584,8 +586,10 @@ impl Sandbox {
     ///
     /// When the guest could not be started; nothing is left of it then.
     pub fn run(&self, command: Command) -> Result<Outcome, Error> {
-        let (_, cell, _) = self.launch(command)?;
-        cell.wait_finished()
+        let (_, cell, ends) = self.launch(command)?;
+        let outcome = cell.wait_finished()?;
+        ends.calls.wait(self.policy().grace);
+        Ok(outcome)
     }
 
     /// Runs a command to its end and captures both of its output streams, wherever the command sends them.
@@ -593,12 +597,14 @@ impl Sandbox {
     /// # Errors
     ///
     /// As [`Sandbox::run`].
-    pub fn output(&self, command: Command) -> Result<Outcome, Error> {
-        self.run(
-            command
-                .stdout(Output::captured())
-                .stderr(Output::captured()),
-        )
+    pub fn output(&self, mut command: Command) -> Result<Outcome, Error> {
+        for output in [&mut command.stdout, &mut command.stderr] {
+            // What is called with it is captured too.
+            if !matches!(output.0, OutputKind::Called(_)) {
+                *output = Output::captured();
+            }
+        }
+        self.run(command)
     }
 
     /// Starts a command and returns when its program runs.
@@ -620,6 +626,8 @@ impl Sandbox {
         };
         let Ends {
             run,
+            files,
+            calls,
             stdin,
             stdout,
             stderr,
@@ -629,6 +637,8 @@ impl Sandbox {
             stdin,
             stdout,
             stderr,
+            files,
+            calls,
             run,
             key,
             pid,
@@ -645,11 +655,11 @@ impl Sandbox {
         }
         let place = engine.places.take()?;
         // What could not be prepared has used up a kit too.
-        let (child, run) = plan::prepare(&engine.sealed, &engine.kits, command)
+        let (child, mut run) = plan::prepare(&engine.sealed, &engine.kits, command)
             .inspect_err(|_| engine.kits.refill())?;
         let key = engine.next.fetch_add(1, Ordering::Relaxed);
         let cell = Arc::new(Cell::default());
-        let ends = Ends::of(&run, key, &engine.inbox);
+        let ends = Ends::of(&mut run, key, &engine.inbox)?;
         let register = Message::Register {
             key,
             plan: Box::new(run),
@@ -717,13 +727,15 @@ impl fmt::Debug for Sandbox {
 /// The embedder's ends of a run's streams.
 struct Ends {
     run: varek_telemetry::RunId,
+    files: Files,
+    calls: Calls,
     stdin: Option<ChildInput>,
     stdout: Option<ChildOutput>,
     stderr: Option<ChildOutput>,
 }
 
 impl Ends {
-    fn of(run: &plan::RunPlan, key: Key, inbox: &Arc<Inbox>) -> Self {
+    fn of(run: &mut plan::RunPlan, key: Key, inbox: &Arc<Inbox>) -> Result<Self, Error> {
         let notify: Notify = {
             let inbox = Arc::downgrade(inbox);
             Arc::new(move || {
@@ -743,8 +755,24 @@ impl Ends {
             queue: queue.clone(),
             notify: notify.clone(),
         };
-        Self {
+        let calls = Calls::default();
+        for capture in [&mut run.stdout, &mut run.stderr] {
+            if let Capture::Both(_, queue, callback) = capture
+                && let Some(callback) = callback.take()
+            {
+                let output = ChildOutput {
+                    queue: queue.0.clone(),
+                    notify: notify.clone(),
+                };
+                calls
+                    .start(output, callback)
+                    .map_err(|e| Error::io("start a thread for an output", e))?;
+            }
+        }
+        Ok(Self {
             run: run.run,
+            calls,
+            files: run.files.clone(),
             stdin: run
                 .stdin
                 .as_ref()
@@ -752,7 +780,7 @@ impl Ends {
                 .map(|(_, queue)| input(queue)),
             stdout: output(&run.stdout),
             stderr: output(&run.stderr),
-        }
+        })
     }
 }
 

@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 use varek_telemetry::RunId;
 
 use crate::error::Error;
+use crate::files::{self, Collected, Files, Gate};
 use crate::mounts::{self, Bound};
 
 mod handover;
@@ -39,7 +41,9 @@ pub(crate) struct Scratch {
     path: PathBuf,
     /// Where the guest has it, where that is another place.
     seen: Option<PathBuf>,
-    directory: OwnedFd,
+    directory: Arc<OwnedFd>,
+    /// Closed before anything is removed.
+    gate: Arc<Gate>,
     /// Uid and gid of the guest, where they are not the embedder's.
     owner: Option<(u32, u32)>,
     /// The process that made it; a forked copy leaves it alone.
@@ -92,7 +96,8 @@ impl Scratch {
         let mut scratch = Self {
             path: resolved.join(name),
             seen: None,
-            directory,
+            directory: Arc::new(directory),
+            gate: Arc::default(),
             owner,
             process: std::process::id(),
             lock,
@@ -111,10 +116,11 @@ impl Scratch {
 
     /// The same as a file system of its own, to be mounted on what was made.
     pub(crate) fn bounded(mut self, bound: Bound) -> Result<Self, Error> {
-        self.directory = mounts::scratch(bound, self.owner).map_err(|errno| {
+        let made = mounts::scratch(bound, self.owner).map_err(|errno| {
             let what = "make the file system of the scratch directory";
             Error::io_at(what, &self.path, errno)
         })?;
+        self.directory = Arc::new(made);
         self.end = match std::mem::replace(&mut self.end, End::Nothing) {
             End::Remove { base, name } => End::Unmounted { base, name },
             end => end,
@@ -173,7 +179,8 @@ impl Scratch {
             let given = Self {
                 path: resolved,
                 seen: None,
-                directory,
+                directory: Arc::new(directory),
+                gate: Arc::default(),
                 owner,
                 process: std::process::id(),
                 lock,
@@ -187,7 +194,8 @@ impl Scratch {
         Ok(Self {
             path: resolved,
             seen: None,
-            directory,
+            directory: Arc::new(directory),
+            gate: Arc::default(),
             owner,
             process: std::process::id(),
             lock,
@@ -216,6 +224,18 @@ impl Scratch {
         self.directory.as_fd()
     }
 
+    /// Its files, for the embedder while the run goes on.
+    pub(crate) fn files(&self) -> Files {
+        Files::new(&self.directory, self.gate.clone(), self.owner)
+    }
+
+    /// What these files hold, each up to its bound. The tree is dead, and from here on nobody else is in the directory: waits for
+    /// what the embedder is doing there.
+    pub(crate) fn collect(&self, wanted: &[(PathBuf, u64)]) -> Collected {
+        self.gate.close();
+        files::collect(self.directory.as_fd(), wanted, self.owner)
+    }
+
     /// Writes a new file for the guest, which must not be running yet, with the directories above it that
     /// are not there. The path is relative, without `..`; links on the way are refused.
     pub(crate) fn put(&self, path: &Path, contents: &[u8], executable: bool) -> Result<(), Error> {
@@ -223,17 +243,10 @@ impl Scratch {
             what: format!("the file {}", path.display()),
             reason: reason.to_owned(),
         };
-        let parts: Option<Vec<_>> = path
-            .components()
-            .filter(|part| *part != Component::CurDir)
-            .map(|part| match part {
-                Component::Normal(name) => Some(name),
-                _ => None,
-            })
-            .collect();
-        let parts = parts.ok_or_else(|| {
+        let plain = files::plain(path).ok_or_else(|| {
             refuse("is not beneath the scratch directory: give a relative path without '..'")
         })?;
+        let parts: Vec<_> = plain.iter().collect();
         let Some((name, parents)) = parts.split_last() else {
             return Err(refuse("has no name"));
         };
@@ -419,7 +432,8 @@ pub(crate) fn remove_left_by(uid: u32, base: &Path, until: Instant) -> bool {
         let mut scratch = Scratch {
             path: entry.path(),
             seen: None,
-            directory,
+            directory: Arc::new(directory),
+            gate: Arc::default(),
             owner: None,
             process: std::process::id(),
             lock,

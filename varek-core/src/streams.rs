@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, SealFlags, Uid};
 use rustix::pipe::PipeFlags;
 
+use crate::calls::Callback;
 use crate::command::{InputKind, OutputKind};
 use crate::error::Error;
-use crate::pipe::ByteQueue;
+use crate::pipe::{ByteQueue, Filling};
 
 /// One output stream on the embedder's side.
 pub(crate) enum Capture {
@@ -19,6 +20,8 @@ pub(crate) enum Capture {
     Buffer(OwnedFd),
     /// To a reader of the embedder's.
     Stream(OwnedFd, Arc<ByteQueue>),
+    /// Into a bounded buffer, and to a reader that calls code of the embedder's.
+    Both(OwnedFd, Filling, Option<Callback>),
 }
 
 /// The guest's three descriptors, and the embedder's ends of their pipes.
@@ -77,6 +80,14 @@ fn output(
             nonblocking(&read)?;
             (write, Capture::Buffer(read))
         }
+        OutputKind::Called(callback) => {
+            let (read, write) = pipe()?;
+            nonblocking(&read)?;
+            (
+                write,
+                Capture::Both(read, Filling::default(), Some(unlocked(callback))),
+            )
+        }
         OutputKind::Piped => {
             let (read, write) = pipe()?;
             nonblocking(&read)?;
@@ -124,6 +135,12 @@ pub(crate) fn is_memory(file: &File) -> bool {
     let target = rustix::fs::readlinkat(CWD, link, Vec::new());
     let placed = target.is_ok_and(|target| !target.to_bytes().starts_with(b"/memfd:"));
     rustix::fs::fcntl_get_seals(file).is_ok() && !placed
+}
+
+fn unlocked(callback: Mutex<Callback>) -> Callback {
+    callback
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 fn null(mode: OFlags) -> Result<OwnedFd, Error> {

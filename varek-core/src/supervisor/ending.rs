@@ -206,6 +206,7 @@ impl Run {
             self.removing = true;
             self.undertaker.take(Remains {
                 scratch,
+                collection: self.plan.collection.clone(),
                 namespaces: self.plan.namespaces.take(),
                 lease: self.plan.lease.take(),
                 sent_descriptors: sealed.sends_descriptors,
@@ -294,6 +295,8 @@ impl Run {
             self.emit(finished, sealed);
             #[cfg(feature = "test-hooks")]
             self.compare_with_events();
+            self.outcome.scratch = Some(self.plan.scratch_path.clone());
+            self.outcome.files = self.plan.collection.result();
             let empty = Outcome::new(self.plan.run);
             Finish::Outcome(Box::new(std::mem::replace(&mut self.outcome, empty)))
         };

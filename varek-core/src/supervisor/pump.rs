@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::capture::{Buffer, Captured};
-use crate::pipe::{ByteQueue, Drained};
+use crate::pipe::{ByteQueue, Drained, Filling};
 use crate::streams::Capture;
 
 /// How much of one stream is read before the other runs have their turn.
@@ -34,6 +34,7 @@ enum To {
     Nobody,
     Buffer(Buffer),
     Stream { queue: Arc<ByteQueue>, total: u64 },
+    Both { buffer: Buffer, queue: Filling },
 }
 
 /// How a pipe was left.
@@ -53,6 +54,10 @@ impl Pump {
             Capture::None => (None, To::Nobody),
             Capture::Buffer(pipe) => (Some(pipe), To::Buffer(Buffer::new(bound))),
             Capture::Stream(pipe, queue) => (Some(pipe), To::Stream { queue, total: 0 }),
+            Capture::Both(pipe, queue, _) => {
+                let buffer = Buffer::new(bound);
+                (Some(pipe), To::Both { buffer, queue })
+            }
         };
         Self {
             pipe,
@@ -111,22 +116,32 @@ impl Pump {
                 *total += bytes.len() as u64;
                 queue.push(bytes);
             }
+            To::Both { buffer, queue } => {
+                buffer.push(bytes);
+                queue.0.push(bytes);
+            }
         }
     }
 
     /// Whether captured output had to be thrown away.
     pub(super) fn over(&self) -> bool {
-        matches!(&self.to, To::Buffer(buffer) if buffer.over())
+        matches!(&self.to, To::Buffer(buffer) | To::Both { buffer, .. } if buffer.over())
     }
 
     pub(super) fn has_room(&self) -> bool {
-        !matches!(&self.to, To::Stream { queue, .. } if !queue.has_room())
+        match &self.to {
+            To::Stream { queue, .. } => queue.has_room(),
+            To::Both { queue, .. } => queue.0.has_room(),
+            To::Nobody | To::Buffer(_) => true,
+        }
     }
 
     pub(super) fn close(&mut self) {
         self.pipe = None;
-        if let To::Stream { queue, .. } = &self.to {
-            queue.finish();
+        match &self.to {
+            To::Stream { queue, .. } => queue.finish(),
+            To::Both { queue, .. } => queue.0.finish(),
+            To::Nobody | To::Buffer(_) => {}
         }
     }
 
@@ -134,7 +149,7 @@ impl Pump {
         self.close();
         match std::mem::replace(&mut self.to, To::Nobody) {
             To::Nobody => Captured::default(),
-            To::Buffer(buffer) => buffer.finish(),
+            To::Buffer(buffer) | To::Both { buffer, .. } => buffer.finish(),
             To::Stream { total, .. } => Captured {
                 total,
                 ..Captured::default()
