@@ -52,6 +52,7 @@ fn log() -> String {
             arguments: Arguments::None { count: 2 },
             policy: format!("sha256:{}", "0123456789abcdef".repeat(4)),
             enforcement: Enforcement::default(),
+            traceparent: None,
         });
         add(EventKind::GuestStarted { pid: 9 });
         for count in 0..number {
@@ -63,6 +64,7 @@ fn log() -> String {
                 thread: 7,
                 answer: Answer::Errno(1),
                 count: 11 * (count + 1),
+                unverified: Vec::new(),
             }));
         }
         let termination = match number {

@@ -322,7 +322,8 @@ impl Artifact {
             digest: staged.digest,
             description: self.description.clone(),
             metadata: metadata.map(Value::json).unwrap_or_default(),
-            user_created: !self.of_run,
+            // Else the official client's sync does not say which run it is of.
+            user_created: false,
             aliases: unique(aliases),
             manifest: Some(Manifest {
                 version: 1,

@@ -118,10 +118,14 @@ impl Document {
                 self.config_changes.push(number);
             }
             Kind::Summary(summary) => {
-                summary
-                    .update
-                    .iter()
-                    .for_each(|item| self.summary.update(item));
+                for item in &summary.update {
+                    // As the official client has it: null in a row is no value for the summary.
+                    if item.value_json == "null" {
+                        self.summary.remove(item);
+                    } else {
+                        self.summary.update(item);
+                    }
+                }
                 summary
                     .remove
                     .iter()
@@ -189,8 +193,10 @@ impl Document {
     pub(super) fn config_json(&self) -> String {
         let mut whole = Tree::default();
         for (key, value) in self.config.entries() {
-            if let Some(place) = whole.entry(key).and_then(|own| own.entry("value")) {
-                *place = value.clone();
+            if let Some(value) = value.pruned()
+                && let Some(place) = whole.entry(key).and_then(|own| own.entry("value"))
+            {
+                *place = value;
             }
         }
         let telemetry = self.run.as_ref().and_then(|run| run.telemetry.as_ref());

@@ -81,6 +81,23 @@ impl Tree {
         }
     }
 
+    /// The same without objects that are empty, or have nothing but empty ones; none where nothing is left. The official client knows
+    /// no empty objects in a config.
+    pub(super) fn pruned(&self) -> Option<Self> {
+        let mut own = self.clone();
+        if matches!(self, Self::Text(text) if text.starts_with('{')) {
+            own.open();
+        }
+        let Self::Object(entries) = own else {
+            return Some(own);
+        };
+        let left: BTreeMap<String, Self> = entries
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value.pruned()?)))
+            .collect();
+        (!left.is_empty()).then_some(Self::Object(left))
+    }
+
     /// As JSON, on one line.
     pub(super) fn json(&self) -> String {
         let mut text = String::new();
@@ -192,5 +209,13 @@ mod tests {
         tree.remove(&item(&["not"], ""));
         assert_eq!(tree.json(), r#"{"_wandb":{"runtime":9,"t":{"x":1.0}}}"#);
         assert_eq!(Tree::default().json(), "{}");
+        tree.update(&item(&["a"], r#"{"b":{"c":{}},"d":{"e":[{}],"f":{}}}"#));
+        tree.update(&item(&["g"], "{}"));
+        let pruned = tree.pruned().unwrap();
+        assert_eq!(
+            pruned.json(),
+            r#"{"_wandb":{"runtime":9,"t":{"x":1.0}},"a":{"d":{"e":[{}]}}}"#
+        );
+        assert_eq!(Tree::default().pruned(), None);
     }
 }

@@ -12,6 +12,7 @@
 )]
 
 pub mod client;
+pub mod scenario;
 pub mod server;
 
 use std::io::Write as _;
