@@ -22,3 +22,4 @@ pub mod report;
 pub mod showcase;
 pub mod suite;
 pub mod terminal;
+pub mod wandb;

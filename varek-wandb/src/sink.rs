@@ -161,7 +161,7 @@ impl RunSink {
                 state.expected.insert(run);
             }
             Some(End {
-                violation: None,
+                contained: false,
                 program,
             }) => {
                 let alert = state.not_contained(run, &program);
@@ -269,19 +269,26 @@ struct Recording {
 struct Open {
     program: String,
     policy: String,
-    violation: Option<String>,
+    violation: Option<Violation>,
     denied: u64,
 }
 
 /// What became of one.
 #[derive(Clone)]
 struct End {
-    violation: Option<String>,
+    contained: bool,
     program: String,
 }
 
+/// The first boundary that a run met.
+struct Violation {
+    /// In a word or two: a call, a resource, a cause.
+    brief: String,
+    text: String,
+}
+
 struct Alert {
-    title: &'static str,
+    title: String,
     text: String,
     level: AlertLevel,
 }
@@ -425,7 +432,8 @@ impl Recording {
             _ => Value::Null,
         };
         let whole = |number: Option<u64>| number.map_or(Value::Null, Value::from);
-        let text = |text: Option<&str>| text.map_or(Value::Null, Value::from);
+        let violation = open.violation.as_ref();
+        let violation = violation.map_or(Value::Null, |one| Value::from(one.text.as_str()));
         let cpu = usage.cpu_user + usage.cpu_system;
         let numbers = [
             ("varek/usage/wall_clock", seconds(usage.wall_clock)),
@@ -436,7 +444,7 @@ impl Recording {
                 usage.throttled.map_or(Value::Null, seconds),
             ),
             ("varek/exit_code", exit_code.clone()),
-            ("varek/violation", text(open.violation.as_deref())),
+            ("varek/violation", violation.clone()),
             ("varek/denied_calls", Value::from(open.denied)),
         ];
         row.retain(|(key, _)| numbers.iter().all(|(other, _)| key != other));
@@ -447,7 +455,7 @@ impl Recording {
             Value::from(open.policy.as_str()),
             Value::from(termination.to_string()),
             exit_code,
-            text(open.violation.as_deref()),
+            violation,
             Value::from(open.denied),
             seconds(usage.wall_clock),
             seconds(cpu),
@@ -459,8 +467,9 @@ impl Recording {
         let expected = self.expected.remove(&event.run);
         let alert = match &open.violation {
             Some(violation) => self.alert(Alert {
-                title: "Sandboxed run contained",
-                text: format!("run {} of {}: {violation}", event.run, open.program),
+                // One title for all would have the service leave out the second within a minute, whatever it is about.
+                title: format!("Sandboxed run contained: {}", violation.brief),
+                text: format!("run {} of {}: {}", event.run, open.program, violation.text),
                 level: AlertLevel::Warn,
             }),
             None if expected => self.not_contained(event.run, &open.program),
@@ -470,16 +479,16 @@ impl Recording {
         if self.ended.len() >= REMEMBERED {
             self.ended.clear();
         }
-        let End { violation, program } = End {
-            violation: open.violation,
+        let end = End {
+            contained: open.violation.is_some(),
             program: open.program,
         };
-        self.ended.insert(event.run, End { violation, program });
+        self.ended.insert(event.run, end);
     }
 
     fn not_contained(&mut self, run: RunId, program: &str) -> Option<Alert> {
         self.alert(Alert {
-            title: "Sandboxed run not contained",
+            title: "Sandboxed run not contained".into(),
             text: format!("run {run} of {program} was expected to meet a boundary, and met none"),
             level: AlertLevel::Error,
         })
@@ -498,24 +507,27 @@ impl Recording {
 }
 
 /// The boundary that an event is about, with the meaning of `varek_core::Outcome::violation`.
-fn violation(kind: &EventKind) -> Option<String> {
-    match kind {
+fn violation(kind: &EventKind) -> Option<Violation> {
+    let (brief, text) = match kind {
         EventKind::SyscallDenied(denial) if denial.answer != Answer::Probe => {
-            Some(format!("denied {denial}"))
+            (denial.name(), format!("denied {denial}"))
         }
         EventKind::LimitHit(hit) if hit.limit.is_some() && hit.resource != Resource::CpuShare => {
-            Some(format!("limit met: {hit}"))
+            (hit.resource.to_string(), format!("limit met: {hit}"))
         }
         EventKind::KillIssued { cause } => match cause {
             Cause::Cancelled
             | Cause::Dropped
             | Cause::SupervisorFault
             | Cause::SetupTimeout { .. }
-            | Cause::HostOutOfMemory => None,
-            cause => Some(format!("killed: {cause}")),
+            | Cause::HostOutOfMemory => return None,
+            cause => (cause.to_string(), format!("killed: {cause}")),
         },
-        _ => None,
-    }
+        _ => return None,
+    };
+    // The service takes titles of 63 characters.
+    let brief = brief.chars().take(38).collect();
+    Some(Violation { brief, text })
 }
 
 fn seconds(duration: Duration) -> Value {
