@@ -79,19 +79,22 @@ fn cargo(workspace: &Workspace, report: &mut Report) -> Result<()> {
     ui::headline("Format");
     report.command("cargo fmt", workspace.cargo(["fmt", "--all", "--check"]))?;
 
-    let clippy = ["clippy", "--workspace", "--all-targets"];
+    for (name, reason) in workspace.left_out()? {
+        report.not_run(&format!("clippy and documentation of {name}"), &reason);
+    }
+    let members = workspace.whole()?;
     let deny = ["--", "-D", "warnings"];
     ui::headline("Clippy");
-    let mut plain = workspace.cargo(clippy);
-    plain.args(deny);
+    let mut plain = workspace.cargo(["clippy", "--all-targets"]);
+    plain.args(&members).args(deny);
     report.command("cargo clippy", plain)?;
-    let mut whole = workspace.cargo(clippy);
-    whole.arg("--all-features").args(deny);
+    let mut whole = workspace.cargo(["clippy", "--all-targets", "--all-features"]);
+    whole.args(&members).args(deny);
     report.command("cargo clippy with every feature", whole)?;
 
     ui::headline("Documentation");
-    let mut doc = workspace.cargo(["doc", "--workspace", "--no-deps", "--all-features"]);
-    doc.env("RUSTDOCFLAGS", "-D warnings");
+    let mut doc = workspace.cargo(["doc", "--no-deps", "--all-features"]);
+    doc.args(&members).env("RUSTDOCFLAGS", "-D warnings");
     report.command("cargo doc", doc)
 }
 

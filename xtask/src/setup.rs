@@ -6,6 +6,7 @@
 
 pub(crate) mod guests;
 mod needs;
+mod npm;
 mod packages;
 
 use std::io::IsTerminal;

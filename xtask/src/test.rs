@@ -64,7 +64,12 @@ pub(crate) fn host(
     selection: &Selection,
     summary: &mut Summary,
 ) -> Result<bool> {
-    let scope = scope(selection);
+    let scope = scope(workspace, selection)?;
+    if selection.packages.is_empty() {
+        for (name, reason) in workspace.left_out()? {
+            summary.part_not_run(&format!("tests of {name}"), &reason);
+        }
+    }
     ui::headline("Benches: compile check");
     let mut benches = workspace.cargo(["check", "--benches"]);
     benches.args(&scope);
@@ -99,17 +104,17 @@ pub(crate) fn host(
 }
 
 /// The packages and features, as arguments of cargo.
-pub(crate) fn scope(selection: &Selection) -> Vec<String> {
+pub(crate) fn scope(workspace: &Workspace, selection: &Selection) -> Result<Vec<String>> {
     let mut scope = Vec::new();
     for package in &selection.packages {
         scope.extend(["--package".to_owned(), package.clone()]);
     }
     if selection.packages.is_empty() {
-        scope.push("--workspace".to_owned());
+        scope.extend(workspace.whole()?);
     }
     // The sinks of other crates, and the hidden feature that opens what only tests may reach.
     scope.push("--all-features".to_owned());
-    scope
+    Ok(scope)
 }
 
 /// Runs a command, shows its standard output line by line as it comes, and counts.

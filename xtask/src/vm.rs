@@ -100,7 +100,7 @@ fn matrix(workspace: &Workspace, request: &Request) -> Result<ExitCode> {
     if chosen(matrix::HOST) {
         let groups = Groups::prepare(workspace);
         test::host(workspace, &groups, selection, &mut summary)?;
-        let programs = programs::build(workspace, &test::scope(selection))?;
+        let programs = programs::build(workspace, &test::scope(workspace, selection)?)?;
         let doctor = programs.doctor.context("the workspace has no doctor")?;
         let said = groups
             .program(doctor)

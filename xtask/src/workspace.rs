@@ -13,6 +13,8 @@ use serde_json::Value;
 pub(crate) struct Package {
     pub(crate) name: String,
     directory: PathBuf,
+    /// The oldest Rust that it compiles with, where it says so.
+    rust_version: Option<String>,
 }
 
 /// The workspace that this program belongs to.
@@ -73,6 +75,39 @@ impl Workspace {
         command
     }
 
+    /// The members that this Rust is too old for, each with the reason. Cargo builds nothing at all where one of them is included.
+    pub(crate) fn left_out(&self) -> Result<Vec<(&str, String)>> {
+        let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let output = Command::new(rustc)
+            .arg("--version")
+            .current_dir(&self.root)
+            .output()
+            .context("cannot start rustc")?;
+        let version = String::from_utf8_lossy(&output.stdout);
+        let version = version.split_whitespace().nth(1).unwrap_or_default();
+        Ok(self.too_new_for(version))
+    }
+
+    fn too_new_for(&self, version: &str) -> Vec<(&str, String)> {
+        let members = self.packages.iter().filter_map(|package| {
+            let needed = package.rust_version.as_deref()?;
+            (numbers(needed) > numbers(version)).then(|| {
+                let reason = format!("it needs Rust {needed}, and this is {version}");
+                (&*package.name, reason)
+            })
+        });
+        members.collect()
+    }
+
+    /// The whole workspace, but for the members that are left out, as arguments of cargo.
+    pub(crate) fn whole(&self) -> Result<Vec<String>> {
+        let mut arguments = vec!["--workspace".to_owned()];
+        for (name, _) in self.left_out()? {
+            arguments.extend(["--exclude".to_owned(), name.to_owned()]);
+        }
+        Ok(arguments)
+    }
+
     /// The member of that name.
     pub(crate) fn package(&self, name: &str) -> Option<&Package> {
         self.packages.iter().find(|package| package.name == name)
@@ -94,8 +129,23 @@ impl Package {
         Some(Self {
             name: package.get("name")?.as_str()?.to_owned(),
             directory: manifest.parent()?.to_owned(),
+            rust_version: package
+                .get("rust_version")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
         })
     }
+}
+
+/// `1.95.0-nightly` as 1, 95, 0.
+fn numbers(version: &str) -> Vec<u64> {
+    let plain = version.split('-').next().unwrap_or_default();
+    let mut numbers: Vec<u64> = plain
+        .split('.')
+        .filter_map(|part| part.parse().ok())
+        .collect();
+    numbers.resize(3, 0);
+    numbers
 }
 
 /// The cargo that started this program, so that one toolchain does everything.
@@ -106,6 +156,21 @@ fn cargo_program() -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_for_a_newer_rust_is_left_out_and_no_other() {
+        let text = r#"{"workspace_root": "/w", "target_directory": "/w/target", "packages": [
+            {"name": "old", "manifest_path": "/w/old/Cargo.toml", "rust_version": "1.88"},
+            {"name": "any", "manifest_path": "/w/any/Cargo.toml", "rust_version": null},
+            {"name": "new", "manifest_path": "/w/new/Cargo.toml", "rust_version": "1.95"}]}"#;
+        let workspace = Workspace::from_metadata(&serde_json::from_str(text).unwrap()).unwrap();
+        let left_out = workspace.too_new_for("1.88.0");
+        assert_eq!(left_out.len(), 1);
+        assert_eq!(left_out[0].0, "new");
+        assert!(left_out[0].1.contains("1.95"), "{}", left_out[0].1);
+        assert_eq!(workspace.too_new_for("1.95.0"), []);
+        assert_eq!(workspace.too_new_for("1.100.0-nightly"), []);
+    }
 
     #[test]
     fn a_package_is_found_by_its_directory() {

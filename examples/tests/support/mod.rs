@@ -7,65 +7,15 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod host;
+
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use varek_core::{Error, Policy, Sandbox};
 
-/// Says that a test cannot run on this host. Where the environment asks for all tests, that is a failure.
-pub(crate) fn not_run(name: &str, reason: &str) {
-    let line = format!("not run: {name}: {}", reason.replace('\n', " "));
-    assert!(
-        std::env::var_os("VAREK_TEST_REQUIRE").is_none_or(|value| value != "all"),
-        "{line}"
-    );
-    eprintln!("{line}");
-    if let Some(path) = std::env::var_os("VAREK_NOT_RUN_FILE") {
-        let file = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path);
-        writeln!(file.unwrap(), "{line}").unwrap();
-    }
-}
-
-/// Whether guests can run here, and this program is where the presets look for it. If not, the test of this
-/// name is said not to be run.
-pub(crate) fn can_run(name: &str, program: &str) -> bool {
-    match Sandbox::new(Policy::python()) {
-        Ok(sandbox) => {
-            let places = &sandbox.policy().search_path;
-            let found = places.iter().any(|place| place.join(program).exists());
-            if !found {
-                not_run(name, &format!("no {program} in the policy's search_path"));
-            }
-            found
-        }
-        Err(error @ (Error::Unsupported { .. } | Error::Group { .. })) => {
-            not_run(name, &error.to_string());
-            false
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// Ends the test as not run where guests cannot run, or the named program (`python3` unless it is said) is
-/// not there.
-#[macro_export]
-macro_rules! guests_or_return {
-    () => {
-        guests_or_return!("python3")
-    };
-    ($program:expr) => {{
-        fn here() {}
-        let name = std::any::type_name_of_val(&here).trim_end_matches("::here");
-        if !support::can_run(name, $program) {
-            return;
-        }
-    }};
-}
+pub(crate) use self::host::*;
 
 /// Runs a program of this package to its end.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Output {

@@ -9,13 +9,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::needs;
+use super::{needs, npm};
 use crate::workspace::Workspace;
 use crate::{process, ui};
 
 /// The file that says which packages are there. It is written last, so that half an environment is none; the tests of
-/// `varek-core` and `varek-wandb` look for it.
-const COMPLETE: &str = "complete";
+/// other packages look for it.
+pub(super) const COMPLETE: &str = "complete";
 
 /// A virtual environment in the target directory.
 struct Environment {
@@ -32,9 +32,9 @@ enum Packages {
     Listed(&'static str),
 }
 
-/// Every environment. `python` has what guests import, the others have the official client that `varek-wandb` is
-/// compared with.
-const ENVIRONMENTS: [Environment; 3] = [
+/// Every environment. `python` has what guests import, the others have official clients: of the service that `varek-wandb` talks to,
+/// and of the server that is an example.
+const ENVIRONMENTS: [Environment; 4] = [
     Environment {
         name: "python",
         packages: Packages::Named(&["numpy", "pandas", "matplotlib"]),
@@ -46,6 +46,10 @@ const ENVIRONMENTS: [Environment; 3] = [
     Environment {
         name: "wandb-0.31.0",
         packages: Packages::Listed("varek-wandb/tests/reference/wandb-0.31.0.txt"),
+    },
+    Environment {
+        name: "mcp-2.3.0",
+        packages: Packages::Listed("examples/frameworks/tests/peers/mcp-2.3.0.txt"),
     },
 ];
 
@@ -69,6 +73,7 @@ pub(crate) fn prepare(workspace: &Workspace) {
             ),
         });
     }
+    npm::prepare(workspace);
 }
 
 impl Environment {

@@ -134,6 +134,12 @@ pub(crate) const GUESTS: &[Need] = &[
         ],
         check: |_| listed("chromium").and_then(|()| listed("chromedriver")),
     },
+    Need {
+        name: "npm",
+        purpose: "installs a client that a server of the examples is tested with",
+        packages: [&["npm"], &["nodejs-npm"], &["npm"], &["npm"], &["npm"]],
+        check: |_| listed("npm"),
+    },
 ];
 
 /// Whether the sandbox finds the program.

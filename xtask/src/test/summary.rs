@@ -21,7 +21,7 @@ pub(crate) struct Summary {
     /// A test that was not run returns like one that passed, unless it was required.
     not_run_counted_as_passed: bool,
     /// Rows that could not be started, each with the reason: one skipped each.
-    rows_not_run: Vec<(String, String)>,
+    parts_not_run: Vec<(String, String)>,
 }
 
 impl Summary {
@@ -76,12 +76,17 @@ impl Summary {
 
     /// A row for which there is no machine. Where all tests are required that is a failure.
     pub(crate) fn row_not_run(&mut self, name: &str, reason: &str) {
+        self.part_not_run(&format!("vm {name}"), reason);
+    }
+
+    /// Tests that were not even built; judged like a row.
+    pub(crate) fn part_not_run(&mut self, name: &str, reason: &str) {
         if self.not_run_counted_as_passed {
-            self.rows_not_run
-                .push((format!("vm {name}"), reason.to_owned()));
+            self.parts_not_run
+                .push((name.to_owned(), reason.to_owned()));
         } else {
             self.failed += 1;
-            self.failures.push(format!("vm {name}: {reason}"));
+            self.failures.push(format!("{name}: {reason}"));
         }
     }
 
@@ -96,7 +101,7 @@ impl Summary {
         (
             self.passed.saturating_sub(among_passed),
             self.failed,
-            self.ignored + among_passed.min(self.passed) + self.rows_not_run.len() as u64,
+            self.ignored + among_passed.min(self.passed) + self.parts_not_run.len() as u64,
         )
     }
 
@@ -108,11 +113,11 @@ impl Summary {
         for test in &self.second_attempts {
             ui::say(&format!("passed at the second attempt: {test}"));
         }
-        let rows = self
-            .rows_not_run
+        let parts = self
+            .parts_not_run
             .iter()
             .map(|(name, reason)| (name, reason));
-        for (name, reason) in self.not_run.iter().chain(rows) {
+        for (name, reason) in self.not_run.iter().chain(parts) {
             ui::say(&format!("not run: {name}: {reason}"));
         }
         if self.ignored > 0 {

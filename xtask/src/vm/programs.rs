@@ -45,6 +45,14 @@ pub(crate) const HOST_ONLY: &[(&str, &str)] = &[
         "examples/tests/report_page.rs",
         "looks at a page in a browser, which no kernel shows differently",
     ),
+    (
+        "examples/frameworks/tests/mcp_server.rs",
+        "talks to clients in Python and JavaScript, which take minutes to start in a machine",
+    ),
+    (
+        "examples/tests/eval_harness.rs",
+        "grades forty programs, with nothing that the tests of the library do not run there",
+    ),
 ];
 
 impl Programs {

@@ -70,7 +70,7 @@ pub(crate) fn run(
         }
     };
     ui::headline("Tests in virtual machines: build");
-    let programs = programs::build(workspace, &test::scope(selection))?.in_machines();
+    let programs = programs::build(workspace, &test::scope(workspace, selection)?)?.in_machines();
     let mut boots = Vec::new();
     for row in rows {
         match prepare(&rig, row, &programs, workspace) {

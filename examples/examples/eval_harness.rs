@@ -1,0 +1,363 @@
+//! Grades candidate programs as benchmarks of the HumanEval kind do: many samples a problem, pass@k, and a verdict with its cause
+//! for each sample.
+//!
+//! ```console
+//! $ cargo run -p varek-examples --example eval_harness -- examples/data/eval/problems.jsonl examples/data/eval/samples.jsonl \
+//!       --output target/results.jsonl
+//! ```
+//!
+//! # What a verdict can mean
+//!
+//! A candidate runs in the interpreter that calls it. Whatever is in there with it (assertions, expected values, a flag "all
+//! passed") it can patch, read or forge: `sys.exit(0)` after the first line, an object that equals everything, a printed marker. So nothing
+//! of the kind is in there. The guest gets the *arguments* of a test case and writes the *result*; the expected value never enters the
+//! sandbox, and the comparison is made out here. All that a candidate can forge is a result, and a forged result that is right for
+//! arguments it had never seen is a right result.
+//!
+//! `passed` therefore means: for each case the program wrote the value that is expected, within its limits, and no system call was
+//! refused. It does not mean that the value was computed: a model that has seen the cases can answer from memory, so cases
+//! should be other than the examples in the prompt. Nor does it say anything about arguments that no case has.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use varek_core::{Cause, Command, Layer, MIB, Outcome, Overflow, Policy, Sandbox, Termination};
+
+/// Grades candidate programs in a sandbox.
+#[derive(Parser)]
+struct Arguments {
+    /// JSON lines: `task_id`, `prompt`, `entry_point`, and `cases` with `arguments` and `expected`.
+    problems: PathBuf,
+    /// JSON lines: `task_id`, `completion` (what follows the prompt), and a `label` if wanted.
+    samples: PathBuf,
+    /// One JSON line a sample, in the order of the samples.
+    #[arg(long, default_value = "results.jsonl")]
+    output: PathBuf,
+    /// The values of k; one that has more than a problem's samples is left out.
+    #[arg(short, value_delimiter = ',', default_values_t = [1, 3])]
+    k: Vec<u64>,
+    /// Seconds that a sample may take.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Problem {
+    pub(crate) task_id: String,
+    pub(crate) prompt: String,
+    pub(crate) entry_point: String,
+    pub(crate) cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Case {
+    pub(crate) arguments: Vec<Value>,
+    pub(crate) expected: Value,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) task_id: String,
+    pub(crate) completion: String,
+    #[serde(default)]
+    pub(crate) label: String,
+}
+
+// ---- One sample ---------------------------------------------------------------------------------------------------------------
+
+/// What is run: it calls the candidate with arguments from stdin, and writes one line a case. The stream that these lines go to is
+/// taken away first, so that what a candidate prints is no answer. A hostile one finds it all the same; see the top for what that gains it.
+const RUNNER: &str = r#"
+import json, os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+entry, cases = json.loads(sys.stdin.readline())
+sys.stdin.close()
+import candidate
+function = getattr(candidate, entry)
+for number, arguments in enumerate(cases):
+    try:
+        answer = {"case": number, "value": function(*arguments)}
+        line = json.dumps(answer, allow_nan=False)
+    except Exception as error:
+        line = json.dumps({"case": number, "error": f"{type(error).__name__}: {error}"[:200]})
+    print(line, file=answers, flush=True)
+"#;
+
+/// What became of a sample; beside it stands why, in words. The first that holds, from the kernel's evidence to the answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    Passed,
+    /// A limit of the run ended it.
+    Killed,
+    /// It met a boundary and went on; as a rule, a system call was refused.
+    Violation,
+    /// It ended before it had answered all cases, with 0 or not.
+    Incomplete,
+    /// What it wrote are no answers.
+    Garbled,
+    Raised,
+    Wrong,
+    /// The sandbox failed, so that nothing is known. It counts as no sample at all.
+    NotRun,
+}
+
+/// Runs a sample and says what became of it, and why.
+pub(crate) fn grade(sandbox: &Sandbox, problem: &Problem, sample: &Sample) -> (Verdict, String) {
+    let arguments: Vec<_> = problem.cases.iter().map(|case| &case.arguments).collect();
+    let input = serde_json::json!([problem.entry_point, arguments]);
+    let source = format!("{}{}", problem.prompt, sample.completion);
+    let command = Command::python(RUNNER).file("candidate.py", source);
+    match sandbox.run(command.stdin(format!("{input}\n"))) {
+        Ok(outcome) => verdict(problem, &outcome),
+        Err(error) => (Verdict::NotRun, error.to_string()),
+    }
+}
+
+fn verdict(problem: &Problem, outcome: &Outcome) -> (Verdict, String) {
+    use Cause::{HostOutOfMemory, SetupTimeout, SupervisorFault};
+    let ended = &outcome.termination;
+    match ended {
+        Termination::Killed(SetupTimeout { .. } | HostOutOfMemory | SupervisorFault)
+        | Termination::Unknown { .. } => return (Verdict::NotRun, ended.to_string()),
+        Termination::Killed(cause) => return (Verdict::Killed, cause.to_string()),
+        _ => {}
+    }
+    if let Some(violation) = outcome.violation() {
+        return (Verdict::Violation, violation.to_string());
+    }
+    let text = outcome.stdout.to_text();
+    let mut lines = text.lines();
+    for (number, case) in problem.cases.iter().enumerate() {
+        let Some(line) = lines.next() else {
+            let of = problem.cases.len();
+            let last = outcome
+                .stderr
+                .to_text()
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .to_owned();
+            return (
+                Verdict::Incomplete,
+                format!("{ended} after {number} of {of} answers; {last}"),
+            );
+        };
+        // A line of the guest's is as hostile as the guest.
+        let answer = serde_json::from_str::<Value>(line).unwrap_or_default();
+        let verdict = match (answer.get("case"), answer.get("value"), answer.get("error")) {
+            (Some(said), ..) if *said != number => Verdict::Garbled,
+            (Some(_), Some(value), None) if same(value, &case.expected) => continue,
+            (Some(_), Some(_), None) => Verdict::Wrong,
+            (Some(_), None, Some(_)) => Verdict::Raised,
+            _ => Verdict::Garbled,
+        };
+        return (verdict, line.chars().take(200).collect());
+    }
+    match lines.next() {
+        Some(_) => (Verdict::Garbled, "more answers than cases".into()),
+        None if outcome.success() => (Verdict::Passed, String::new()),
+        None => (
+            Verdict::Incomplete,
+            format!("{ended} after the last answer"),
+        ),
+    }
+}
+
+/// Whether two values are the same to Python's `==`, with fractions compared to nine digits.
+pub(crate) fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => {
+            match (a.as_i64(), b.as_i64(), a.as_f64(), b.as_f64()) {
+                (Some(a), Some(b), ..) => a == b,
+                (_, _, Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),
+                _ => false,
+            }
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len()
+                && a.iter()
+                    .all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
+        }
+        _ => a == b,
+    }
+}
+
+// ---- All of them --------------------------------------------------------------------------------------------------------------
+
+/// How likely at least one of k samples passes, when c of n did: `1 - C(n-c, k) / C(n, k)`, without bias, and as a product, since
+/// the binomials of a few hundred samples are larger than any number here. None where there are fewer than k samples.
+pub(crate) fn pass_at_k(n: u64, c: u64, k: u64) -> Option<f64> {
+    if k == 0 || n < k || n < c {
+        return None;
+    }
+    if n - c < k {
+        return Some(1.0);
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "counts of samples are far below 2^53"
+    )]
+    let missed: f64 = (n - c + 1..=n).map(|i| 1.0 - k as f64 / i as f64).product();
+    Some(1.0 - missed)
+}
+
+/// A line of the results.
+#[derive(Serialize)]
+struct Row<'a> {
+    task_id: &'a str,
+    label: &'a str,
+    verdict: Verdict,
+    cause: String,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let problems: Vec<Problem> = read(&arguments.problems)?;
+    let samples: Vec<Sample> = read(&arguments.samples)?;
+    let problems: BTreeMap<_, _> = problems
+        .iter()
+        .map(|problem| (&*problem.task_id, problem))
+        .collect();
+
+    // CPU time is the bound that means the same on a busy machine; the wall clock ends what sleeps. What is refused must be
+    // reported, or a verdict would not know.
+    let limit = Duration::try_from_secs_f64(arguments.seconds).context("--seconds")?;
+    let policy = Policy::python()
+        .memory(256 * MIB)
+        .pids(16)
+        .cpu_time(limit)
+        .wall_clock(limit * 5)
+        .output(MIB, Overflow::Kill)
+        .require(Layer::DenialReports);
+    let sandbox = Sandbox::new(policy)?;
+
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} samples, {elapsed}")?;
+    let bar = ProgressBar::new(samples.len() as u64).with_style(style);
+    let next = AtomicUsize::new(0);
+    let rows = Mutex::new(BTreeMap::new());
+    let worker = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(sample) = samples.get(number) else {
+                return;
+            };
+            let (verdict, cause) = match problems.get(&*sample.task_id) {
+                Some(problem) => grade(&sandbox, problem, sample),
+                None => (Verdict::NotRun, "no problem has this task_id".into()),
+            };
+            let (task_id, label) = (&*sample.task_id, &*sample.label);
+            let row = Row {
+                task_id,
+                label,
+                verdict,
+                cause,
+            };
+            rows.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(number, row);
+            bar.inc(1);
+        }
+    };
+    // One sandbox serves all threads: it is made once, and a run is a call.
+    std::thread::scope(|scope| {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..processors).for_each(|_| drop(scope.spawn(worker)));
+    });
+    bar.finish_and_clear();
+    let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let rows: Vec<Row<'_>> = rows.into_values().collect();
+
+    // All results leave the program here: another destination, such as a tracker's table, goes beside this file.
+    let lines = rows
+        .iter()
+        .map(serde_json::to_string)
+        .collect::<Result<Vec<_>, _>>()?;
+    let output = &arguments.output;
+    fs::write(output, lines.join("\n") + "\n").with_context(|| output.display().to_string())?;
+
+    println!("{}", summary(&rows, &arguments.k));
+    println!("{} samples are in {}.", rows.len(), output.display());
+    let not_run = rows
+        .iter()
+        .filter(|row| row.verdict == Verdict::NotRun)
+        .count();
+    anyhow::ensure!(
+        not_run == 0,
+        "{not_run} samples could not be run, and count for nothing"
+    );
+    Ok(())
+}
+
+/// A line for each problem, and their mean.
+fn summary(rows: &[Row<'_>], ks: &[u64]) -> comfy_table::Table {
+    let mut tasks: BTreeMap<&str, BTreeMap<Verdict, u64>> = BTreeMap::new();
+    for row in rows {
+        *tasks
+            .entry(row.task_id)
+            .or_default()
+            .entry(row.verdict)
+            .or_default() += 1;
+    }
+    let mut header = vec![
+        "problem".to_owned(),
+        "samples".to_owned(),
+        "verdicts".to_owned(),
+    ];
+    header.extend(ks.iter().map(|k| format!("pass@{k}")));
+    let mut table = comfy_table::Table::new();
+    table.set_header(header);
+    let mut columns: Vec<Vec<f64>> = vec![Vec::new(); ks.len()];
+    let shown = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+    for (task, mut verdicts) in tasks {
+        let words: Vec<_> = verdicts
+            .iter()
+            .map(|(verdict, count)| format!("{verdict:?} {count}"))
+            .collect();
+        verdicts.remove(&Verdict::NotRun);
+        let n: u64 = verdicts.values().sum();
+        let c = verdicts.get(&Verdict::Passed).copied().unwrap_or(0);
+        let mut cells = vec![task.to_owned(), n.to_string(), words.join(", ")];
+        for (k, column) in ks.iter().zip(&mut columns) {
+            let value = pass_at_k(n, c, *k);
+            column.extend(value);
+            cells.push(shown(value));
+        }
+        table.add_row(cells);
+    }
+    let mut mean = vec!["mean".to_owned(), String::new(), String::new()];
+    #[expect(clippy::cast_precision_loss, reason = "a count of problems")]
+    mean.extend(columns.iter().map(|column| {
+        shown((!column.is_empty()).then(|| column.iter().sum::<f64>() / column.len() as f64))
+    }));
+    table.add_row(mean);
+    table
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Vec<T>> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty());
+    let item = |(number, line)| {
+        serde_json::from_str(line)
+            .with_context(|| format!("{}, line {}", path.display(), number + 1))
+    };
+    lines.map(item).collect()
+}
