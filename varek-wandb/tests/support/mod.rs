@@ -34,10 +34,10 @@ pub fn not_run(name: &str, reason: &str) {
     }
 }
 
-/// Below `tests/`.
+/// Below `varek-wandb/tests`, from the tests of any package beside it.
 pub fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests")
+        .join("../varek-wandb/tests")
         .join(path)
 }
 

@@ -1,0 +1,245 @@
+//! The examples that log to Weights & Biases, as a person or a gate runs them: offline without an account, and online.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
+
+mod support;
+#[path = "../../varek-wandb/tests/support/mod.rs"]
+mod wandb;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use wandb::client::offline_run;
+use wandb::server::{API_KEY, Server};
+
+/// The columns that runs are compared by, from version to version.
+const COLUMNS: [&str; 10] = [
+    "name",
+    "category",
+    "expected",
+    "matched",
+    "exit_code",
+    "contained",
+    "timed_out",
+    "killed_by_signal",
+    "violation",
+    "wall_clock_s",
+];
+
+/// A program of this package in a directory of its own, with nothing of the user's W&B.
+fn program(path: &str, directory: &Path) -> Command {
+    let mut command = Command::new(path);
+    command.current_dir(directory).env("HOME", directory);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WANDB_") || name == "NETRC" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn passed(output: &Output) -> String {
+    wandb::succeeded(output);
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a server holds of a program's run: online, and offline and sent by `wandb_sync`. Both have to be whole.
+fn held(path: &str) -> [Value; 2] {
+    let directory = tempfile::tempdir().unwrap();
+    let online = Server::start();
+    let output = program(path, directory.path())
+        .env("WANDB_API_KEY", API_KEY)
+        .env("WANDB_BASE_URL", online.url())
+        .output()
+        .unwrap();
+    let said = passed(&output);
+    assert!(said.contains("page: http"), "{said}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let said = passed(&program(path, directory.path()).output().unwrap());
+    let run = offline_run(directory.path());
+    assert!(
+        said.contains(&format!("to send it: wandb sync {}", run.display())),
+        "{said}"
+    );
+    let synced = Server::start();
+    let output = program(env!("CARGO_BIN_EXE_wandb_sync"), directory.path())
+        .env("WANDB_API_KEY", API_KEY)
+        .arg("--base-url")
+        .arg(synced.url())
+        .args(["--all", "wandb"])
+        .output()
+        .unwrap();
+    let said = wandb::succeeded(&output);
+    assert!(said.contains(" 0 pending, 0 dropped"), "{said}");
+
+    [online, synced].map(|server| {
+        assert_eq!(server.violations(), [""; 0]);
+        server.normalized()
+    })
+}
+
+fn artifact<'a>(held: &'a Value, kind: &str) -> &'a Value {
+    let artifacts = held["artifacts"].as_array().unwrap();
+    artifacts.iter().find(|one| one["type"] == kind).unwrap()
+}
+
+#[test]
+fn the_verification_artifact_has_the_manifest_and_its_figures() {
+    guests_or_return!();
+    for held in held(env!("CARGO_BIN_EXE_verification_artifact")) {
+        let run = &held["runs"][0];
+        assert_eq!(run["project"], "varek-guardrails-verification");
+        assert_eq!(
+            (&run["job_type"], &run["exit_code"]),
+            (&"verification".into(), &0.into())
+        );
+        assert_eq!(run["config"], serde_json::json!({ "manifest_schema": "1" }));
+        assert_eq!(run["summary"]["verification/passed"], 5);
+        assert_eq!(run["summary"]["verification/failed"], 0);
+        assert_eq!(run["summary"]["verification/all_green"], true);
+        let report = artifact(&held, "verification-report");
+        assert_eq!(report["name"], "varek-guardrails-verification");
+        assert_eq!(
+            report["metadata"],
+            serde_json::json!({ "total": 5, "passed": 5, "failed": 0 })
+        );
+        let manifest = report["files"]["manifest.json"]["text"].as_str().unwrap();
+        let manifest: Value = serde_json::from_str(manifest).unwrap();
+        let names: Vec<_> = manifest["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|check| &check["name"])
+            .collect();
+        let expected = [
+            "backend_available",
+            "configure_succeeds",
+            "benign_payload",
+            "execve_denied",
+            "wallclock_enforced",
+        ];
+        assert_eq!(names, expected);
+    }
+}
+
+#[test]
+fn the_telemetry_stream_has_the_kernels_events_the_policy_and_alerts() {
+    guests_or_return!();
+    for held in held(env!("CARGO_BIN_EXE_telemetry_stream")) {
+        let run = &held["runs"][0];
+        assert_eq!(run["project"], "varek-guardrails-telemetry");
+        assert_eq!(
+            (&run["job_type"], &run["exit_code"]),
+            (&"telemetry-demo".into(), &0.into())
+        );
+        assert_eq!(run["config"]["n_payloads"], 3);
+        assert_eq!(run["summary"]["telemetry/payloads_run"], 3);
+        let rows = run["history"].as_array().unwrap();
+        let events = |label: &str| -> Vec<&str> {
+            let of = rows
+                .iter()
+                .filter(|row| row["telemetry/payload_label"] == label);
+            of.map(|row| row["telemetry/event"].as_str().unwrap())
+                .collect()
+        };
+        assert!(
+            events("execve_attempt").contains(&"syscall_denied"),
+            "{rows:?}"
+        );
+        let overrun = events("wallclock_overrun");
+        assert!(
+            overrun.contains(&"deadline_passed") && overrun.contains(&"kill_issued"),
+            "{overrun:?}"
+        );
+        assert!(!events("benign_compute").contains(&"syscall_denied"));
+        for name in ["benign_compute", "execve_attempt", "wallclock_overrun"] {
+            let key = |key: &str| format!("payload/{name}/{key}");
+            let row = rows
+                .iter()
+                .find(|row| row.get(key("contained")).is_some())
+                .unwrap();
+            let count = row[key("n_telemetry_events")].as_u64().unwrap();
+            assert_eq!(count, events(name).len() as u64);
+            assert_eq!(row[key("timed_out")], name == "wallclock_overrun");
+            assert_eq!(row[key("contained")], name != "benign_compute");
+            assert!(
+                row.get(key("wall_clock_s")).is_some()
+                    && row.get(key("killed_by_signal")).is_some()
+            );
+        }
+        // The run's own sink: joined to the policy by its digest.
+        let policy = artifact(&held, "policy");
+        assert_eq!(policy["name"], "varek-execution-policy");
+        let digest = &policy["metadata"]["digest"];
+        assert!(
+            rows.iter()
+                .any(|row| row.get("varek/policy") == Some(digest))
+        );
+        let alerts = run["alerts"].as_array().unwrap();
+        assert!(
+            alerts.iter().all(|alert| alert["severity"] == "WARN"),
+            "{alerts:?}"
+        );
+        assert_eq!(alerts.len(), 2, "{alerts:?}");
+    }
+}
+
+#[test]
+fn the_benchmark_suite_is_a_table_with_the_columns_that_runs_are_compared_by() {
+    guests_or_return!();
+    for held in held(env!("CARGO_BIN_EXE_benchmark_suite")) {
+        let run = &held["runs"][0];
+        assert_eq!(run["project"], "varek-guardrails-benchmarks");
+        assert_eq!(
+            (&run["job_type"], &run["exit_code"]),
+            (&"benchmark".into(), &0.into())
+        );
+        assert_eq!(run["config"]["n_payloads"], 8);
+        assert_eq!(run["summary"]["benchmark/match_rate"], 1);
+        assert_eq!(run["summary"]["benchmark/divergences"], 0);
+        assert_eq!(run["summary"]["benchmark/all_matched"], true);
+        let table = artifact(&held, "run_table");
+        let text = table["files"]["benchmark/results.table.json"]["text"]
+            .as_str()
+            .unwrap();
+        let table: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(table["columns"], serde_json::json!(COLUMNS));
+        let rows = table["data"].as_array().unwrap();
+        assert_eq!(rows.len(), 8);
+        let allowance = rows
+            .iter()
+            .find(|row| row[0] == "documented_os_system_passthrough")
+            .unwrap();
+        assert_eq!(
+            (&allowance[1], &allowance[4]),
+            (&"known_allowance".into(), &0.into())
+        );
+        assert!(
+            allowance[8].as_str().unwrap().contains("execve"),
+            "{allowance}"
+        );
+    }
+}
+
+#[test]
+fn wandb_sync_says_what_is_in_the_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let sync = |arguments: &[&str]| {
+        let output = program(env!("CARGO_BIN_EXE_wandb_sync"), directory.path())
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    std::fs::create_dir(directory.path().join("empty")).unwrap();
+    assert!(sync(&["empty"]).contains("no file in it ends with `.wandb`"));
+    std::fs::write(directory.path().join("run-x.wandb"), b"something else").unwrap();
+    assert!(sync(&["run-x.wandb"]).contains("WANDB_API_KEY"));
+}
