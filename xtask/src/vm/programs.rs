@@ -42,6 +42,26 @@ pub(crate) const HOST_ONLY: &[(&str, &str)] = &[
         "sends spans to a server on loopback, which no kernel does differently",
     ),
     (
+        "varek-wandb/tests/faults.rs",
+        "uploads to a server on loopback, gigabytes among it, which no kernel does differently",
+    ),
+    (
+        "varek-wandb/tests/official.rs",
+        "runs the official client, which takes minutes in a machine",
+    ),
+    (
+        "varek-wandb/tests/kill.rs",
+        "uploads to a server on loopback, which no kernel does differently",
+    ),
+    (
+        "varek-wandb/tests/sink.rs",
+        "uploads to a server on loopback, which no kernel does differently",
+    ),
+    (
+        "examples/tests/wandb.rs",
+        "uploads to a server on loopback what other tests run in a machine",
+    ),
+    (
         "examples/tests/report_page.rs",
         "looks at a page in a browser, which no kernel shows differently",
     ),
