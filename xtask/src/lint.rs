@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 
 use self::rules::Rules;
 use self::tree::Tree;
+use crate::api::{self, Compared};
 use crate::workspace::Workspace;
 use crate::{process, setup, ui};
 
@@ -27,6 +28,7 @@ pub(crate) fn command(workspace: &Workspace) -> Result<ExitCode> {
     scripts(workspace, &tree, &mut report)?;
     cargo(workspace, &mut report)?;
     no_alloc(workspace, &mut report)?;
+    public_items(workspace, &mut report)?;
     if process::succeeds(&mut workspace.cargo(["deny", "--version"])) {
         report.command("cargo deny", workspace.cargo(["deny", "check"]))?;
     } else {
@@ -106,6 +108,22 @@ fn no_alloc(workspace: &Workspace, report: &mut Report) -> Result<()> {
     }
     ui::headline("No allocation between clone and exec");
     report.command(name, workspace.cargo(["check", "--package", NO_ALLOC]))
+}
+
+fn public_items(workspace: &Workspace, report: &mut Report) -> Result<()> {
+    let name = "public items are those of docs/api";
+    ui::headline("Public items");
+    match api::compare(workspace, false)? {
+        Compared::Same => report.record(name, true),
+        Compared::Changed(differences) => {
+            differences
+                .iter()
+                .for_each(|difference| ui::say(difference));
+            report.record(name, false);
+        }
+        Compared::NotMade(reason) => report.not_run(name, &reason),
+    }
+    Ok(())
 }
 
 /// A toolchain of the minimal profile lacks the two components that the checks are made with.

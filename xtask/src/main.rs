@@ -5,6 +5,7 @@
 //! and `bench` measures. This program
 //! itself needs only a Rust toolchain and a linker, so that it starts on a fresh machine.
 
+mod api;
 mod demo;
 mod groups;
 mod lint;
@@ -86,6 +87,12 @@ enum Cmd {
     },
     /// Check format, lints, documentation and the workspace's own rules.
     Lint,
+    /// Compare the public items of the libraries with the lists in docs/api.
+    Api {
+        /// Write the lists instead.
+        #[arg(long)]
+        write: bool,
+    },
     /// Run the benches.
     Bench {
         /// Arguments of the bench programs: a part of a bench's name, --save-baseline, ...
@@ -147,6 +154,7 @@ fn dispatch(command: Cmd) -> Result<ExitCode> {
                 },
             },
         ),
+        Cmd::Api { write } => api::command(&workspace, write),
         Cmd::Lint => lint::command(&workspace),
         Cmd::Bench { args } => bench(&workspace, &args),
     }

@@ -12,9 +12,12 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    pub(crate) features: Vec<String>,
     directory: PathBuf,
     /// The oldest Rust that it compiles with, where it says so.
     rust_version: Option<String>,
+    /// It is a library that others are to use.
+    published: bool,
 }
 
 /// The workspace that this program belongs to.
@@ -113,6 +116,11 @@ impl Workspace {
         self.packages.iter().find(|package| package.name == name)
     }
 
+    /// The libraries that others are to use.
+    pub(crate) fn libraries(&self) -> impl Iterator<Item = &Package> {
+        self.packages.iter().filter(|package| package.published)
+    }
+
     /// The member in that directory of the root; found by place, since its name is its own affair.
     pub(crate) fn require_package_in(&self, directory: &str) -> Result<&Package> {
         let wanted = self.root.join(directory);
@@ -128,11 +136,18 @@ impl Package {
         let manifest = Path::new(package.get("manifest_path")?.as_str()?);
         Some(Self {
             name: package.get("name")?.as_str()?.to_owned(),
+            features: package
+                .get("features")
+                .and_then(Value::as_object)
+                .map(|features| features.keys().cloned().collect())
+                .unwrap_or_default(),
             directory: manifest.parent()?.to_owned(),
             rust_version: package
                 .get("rust_version")
                 .and_then(Value::as_str)
                 .map(str::to_owned),
+            // Null is everywhere; an empty list is nowhere.
+            published: package.get("publish").is_none_or(Value::is_null),
         })
     }
 }
