@@ -35,9 +35,9 @@ pub(crate) fn command(workspace: &Workspace, write: bool) -> Result<ExitCode> {
         Compared::Same => ui::say("The public items are those of docs/api."),
         Compared::Changed(_) if write => ui::say("The lists in docs/api were written."),
         Compared::Changed(differences) => {
-            differences
-                .iter()
-                .for_each(|difference| ui::say(difference));
+            for difference in &differences {
+                ui::say(difference);
+            }
             ui::say("`cargo xtask api --write` writes the lists anew.");
             return Ok(ExitCode::FAILURE);
         }
@@ -83,9 +83,10 @@ pub(crate) fn compare(workspace: &Workspace, write: bool) -> Result<Compared> {
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    Ok(match differences.is_empty() {
-        true => Compared::Same,
-        false => Compared::Changed(differences),
+    Ok(if differences.is_empty() {
+        Compared::Same
+    } else {
+        Compared::Changed(differences)
     })
 }
 

@@ -116,9 +116,9 @@ fn public_items(workspace: &Workspace, report: &mut Report) -> Result<()> {
     match api::compare(workspace, false)? {
         Compared::Same => report.record(name, true),
         Compared::Changed(differences) => {
-            differences
-                .iter()
-                .for_each(|difference| ui::say(difference));
+            for difference in &differences {
+                ui::say(difference);
+            }
             report.record(name, false);
         }
         Compared::NotMade(reason) => report.not_run(name, &reason),
