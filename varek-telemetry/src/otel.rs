@@ -101,6 +101,7 @@ pub struct OtlpBuilder {
     endpoint: String,
     headers: Vec<(String, String)>,
     resource: Vec<(String, String)>,
+    attributes: Vec<(String, String)>,
     parents: Option<Parents>,
 }
 
@@ -111,6 +112,7 @@ impl Otlp {
             endpoint: endpoint.into(),
             headers: Vec::new(),
             resource: vec![("service.name".into(), "varek".into())],
+            attributes: Vec::new(),
             parents: None,
         }
     }
@@ -130,6 +132,13 @@ impl OtlpBuilder {
         let key = key.into();
         self.resource.retain(|(other, _)| *other != key);
         self.resource.push((key, value.into()));
+        self
+    }
+
+    /// An attribute of every span.
+    #[must_use]
+    pub fn attribute(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.attributes.push((key.into(), value.into()));
         self
     }
 
@@ -234,7 +243,12 @@ impl Exporter {
         let asked = self.builder.parents.as_ref().and_then(|of| of(last.run));
         match asked.or(draft.parent()) {
             Some(parent) if !parent.sampled() => None,
-            parent => Some(draft.finish(last, parent)),
+            parent => {
+                let mut span = draft.finish(last, parent);
+                let own = self.builder.attributes.iter();
+                span.attributes.extend(own.map(span::attribute_of));
+                Some(span)
+            }
         }
     }
 

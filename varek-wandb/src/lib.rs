@@ -38,6 +38,7 @@
 //! - [`Run::log`], [`Run::summary`], [`Run::config`], [`Run::log_table`], [`Run::log_artifact`], [`Run::alert`], [`Run::save_file`],
 //!   [`Run::console`]: what a run can be told. [`Value`] says what values can be; NaN and the infinities stay what they are.
 //! - [`Run::sink`] takes the events of sandboxed runs ([`varek_telemetry::Sink`]).
+//! - `Run::weave`, with the feature `weave`, sends them to W&B Weave as well.
 //! - [`sync`] and [`repair`] work on directories of runs that have ended, were killed, or were offline.
 //! - [`Report`] says what arrived, what waits, and what was refused.
 //!
@@ -57,6 +58,8 @@ mod sync;
 mod table;
 mod upload;
 mod value;
+#[cfg(feature = "weave")]
+mod weave;
 
 pub use artifact::Artifact;
 pub use error::{Damage, Error};

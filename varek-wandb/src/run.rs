@@ -468,6 +468,24 @@ impl Run {
         ))
     }
 
+    /// Whose run it is: by the server's word, or by the settings'.
+    #[cfg(feature = "weave")]
+    pub(crate) fn place(&self) -> Option<(String, String)> {
+        let facts = &self.shared.facts;
+        if facts.is_forked() {
+            return None;
+        }
+        let known = lock(&self.shared.uploader)
+            .as_ref()
+            .and_then(Uploader::place);
+        known.or_else(|| {
+            Some((
+                facts.settings.entity.clone()?,
+                facts.settings.project.clone(),
+            ))
+        })
+    }
+
     /// The run's directory, absolute; `None` where the run is disabled.
     pub fn directory(&self) -> Option<&Path> {
         self.shared.facts.directory.as_deref()

@@ -276,3 +276,65 @@ fn a_wrong_key_is_refused_and_shown_nowhere() {
     assert!(said.contains("401") && !said.contains(wrong), "{said}");
     assert!(!format!("{sink:?}").contains(wrong));
 }
+
+/// A run of the W&B client on this server.
+#[cfg(feature = "weave")]
+fn online(server: &Server, directory: &std::path::Path) -> varek_wandb::Run {
+    varek_wandb::Run::builder()
+        .environment(varek_wandb::Environment::default())
+        .project("varek-demo")
+        .id("weave001")
+        .dir(directory)
+        .mode(varek_wandb::Mode::Online)
+        .base_url(server.url())
+        .api_key(API_KEY)
+        .start()
+        .unwrap()
+}
+
+#[cfg(feature = "weave")]
+#[test]
+fn the_spans_of_a_run_are_in_its_project_and_linked_to_it() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().unwrap();
+    let run = online(&server, directory.path());
+    support::wait_for("the server's word", || run.url());
+    let sink = run.weave().unwrap();
+    record(&sink, blocked(21));
+    assert_eq!(sink.flush(LONG), Flushed::Complete);
+    assert!(run.finish(0, LONG).unwrap().is_complete());
+    let spans = spans(&server);
+    let [span] = &spans[..] else {
+        panic!("{spans:?}");
+    };
+    assert_eq!(span["project"], "fake-team/varek-demo");
+    assert_eq!(span["name"], "execute_tool varek.sandbox");
+    assert_eq!(
+        span["attributes"]["wandb.wb_run_id"],
+        "fake-team/varek-demo/weave001"
+    );
+    assert_eq!(span["attributes"]["varek.policy"], "sha256:0");
+    assert_eq!(span["status"], ERROR);
+    assert_eq!(server.violations(), [""; 0]);
+}
+
+#[cfg(feature = "weave")]
+#[test]
+fn without_a_project_that_is_known_or_offline_there_is_no_such_sink() {
+    let mut server = Server::start();
+    server.interrupt();
+    let directory = tempfile::tempdir().unwrap();
+    let run = online(&server, directory.path());
+    let refused = run.weave().unwrap_err().to_string();
+    assert!(refused.contains("WANDB_ENTITY"), "{refused}");
+    run.finish(0, Duration::ZERO).unwrap();
+    let run = varek_wandb::Run::builder()
+        .environment(varek_wandb::Environment::default())
+        .entity("fake-team")
+        .dir(directory.path())
+        .mode(varek_wandb::Mode::Offline)
+        .start()
+        .unwrap();
+    let refused = run.weave().unwrap_err().to_string();
+    assert!(refused.contains("online"), "{refused}");
+}

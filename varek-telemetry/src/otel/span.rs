@@ -242,6 +242,11 @@ fn text(key: impl Into<String>, value: impl Into<String>) -> KeyValue {
     attribute(key, Value::StringValue(value.into()))
 }
 
+/// An attribute that the embedder gives to every span.
+pub(super) fn attribute_of((key, value): &(String, String)) -> KeyValue {
+    text(key.as_str(), value.as_str())
+}
+
 /// Numbers are signed in OTLP; what does not fit is the largest that does.
 fn number(key: impl Into<String>, value: impl TryInto<i64>) -> KeyValue {
     attribute(key, Value::IntValue(value.try_into().unwrap_or(i64::MAX)))

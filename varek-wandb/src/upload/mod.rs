@@ -203,6 +203,13 @@ impl Uploader {
         }
     }
 
+    /// Entity and project, where the server has said them.
+    #[cfg(feature = "weave")]
+    pub(crate) fn place(&self) -> Option<(String, String)> {
+        let place = self.shared.place().ok()?;
+        Some((place.entity, place.project))
+    }
+
     /// Waits until everything is acknowledged, the upload cannot go on, or the time is over; the log is closed. The threads
     /// end by themselves, at the latest when the request that they are at is over.
     pub(crate) fn finish(self, within: Duration) -> Report {
