@@ -101,6 +101,8 @@ pub fn repair(directory: impl AsRef<Path>) -> Result<Repaired, Error> {
 /// A run that is acknowledged already is not sent again: neither its rows nor its alerts. The server being away is no error; it is
 /// waited for, as long as [`SyncOptions::within`] says.
 ///
+/// A log names the files of its artifacts by their paths on this host: sync logs of your own, or from whom may read what you may read.
+///
 /// # Errors
 ///
 /// Those of [`repair`]; [`Error::NoKey`], [`Error::Setting`] and [`Error::Netrc`] where the server or the key cannot be used;

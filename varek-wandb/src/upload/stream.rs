@@ -25,6 +25,9 @@ const WAITING: usize = 4 * REQUEST;
 /// How often the server is told that the run goes on, where there is nothing else to say. Source: the client's behaviour.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
+/// Stands for the record of files that are no record's own, but made of the log: no log has as many.
+const GENERATED: u64 = u64::MAX;
+
 /// The thread that reads the log.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -391,13 +394,11 @@ impl Stream {
             self.document.jobs.push(Job::File { record, path });
         }
         let exit = self.document.exit.take();
-        if let Some((record, _)) = &exit
-            && !self.closed
-        {
+        if exit.is_some() && !self.closed {
             let files = self.shared.directory.join("files");
             for path in generated::write(&self.document, &files) {
                 self.document.jobs.push(Job::File {
-                    record: *record,
+                    record: GENERATED,
                     path,
                 });
             }
@@ -429,8 +430,7 @@ impl Stream {
         }
         let mut ledger = self.shared.ledger();
         ledger.pending.remove(&record);
-        // Not the log's own, but of the files that are made of it.
-        ledger.refused.remove(&record);
+        ledger.refused.remove(&GENERATED);
         ledger.pending.clear();
         ledger.complete = true;
         let whole = ledger.refused.is_empty();

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -65,6 +65,12 @@ pub(super) fn run(shared: &Arc<Shared>, jobs: &Receiver<Job>) {
 }
 
 fn file(shared: &Shared, path: &str) -> Result<(), Failure> {
+    let inside = Path::new(path)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !inside {
+        return Err(refused(&format!("{path}: it leads out of the run's files")));
+    }
     let whole = shared.directory.join("files").join(path);
     let (opened, size, md5) = digest(&whole)?;
     let known = shared.acknowledged(|known| known.files.get(path).cloned())?;
