@@ -22,6 +22,9 @@ use crate::Error;
 /// Bytes copied at once.
 const PIECE: usize = 256 * 1024;
 
+/// A piece of a hole.
+static ZEROS: &[u8] = &[0; PIECE];
+
 /// A file that is being written. It is removed unless it is kept.
 #[derive(Debug)]
 pub(crate) struct Draft {
@@ -128,7 +131,7 @@ impl Draft {
         self.md5.update(piece);
         self.sha256.update(piece);
         // A sparse file stays one.
-        if piece.len() == PIECE && piece.iter().all(|byte| *byte == 0) {
+        if piece == ZEROS {
             self.hole += piece.len() as u64;
         } else {
             if self.hole > 0 {
