@@ -3,8 +3,11 @@
 //!
 //! ```console
 //! $ cargo run -p varek-examples --example eval_harness -- examples/data/eval/problems.jsonl examples/data/eval/samples.jsonl \
-//!       --output target/results.jsonl
+//!       --output target/results.jsonl --wandb-project evals
 //! ```
+//!
+//! With `--wandb-project` the results are a table in Weights & Biases as well, and pass@k is in the run's summary: sent where there is a
+//! key, kept in `wandb/` until `wandb sync` where there is none.
 //!
 //! # What a verdict can mean
 //!
@@ -32,6 +35,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use varek_core::{Cause, Command, Layer, MIB, Outcome, Overflow, Policy, Sandbox, Termination};
+use varek_wandb::{Run, Table};
 
 /// Grades candidate programs in a sandbox.
 #[derive(Parser)]
@@ -46,6 +50,9 @@ struct Arguments {
     /// The values of k; one that has more than a problem's samples is left out.
     #[arg(short, value_delimiter = ',', default_values_t = [1, 3])]
     k: Vec<u64>,
+    /// Log the results to this project of Weights & Biases.
+    #[arg(long)]
+    wandb_project: Option<String>,
     /// Seconds that a sample may take.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -282,7 +289,6 @@ fn main() -> anyhow::Result<()> {
     let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
     let rows: Vec<Row<'_>> = rows.into_values().collect();
 
-    // All results leave the program here: another destination, such as a tracker's table, goes beside this file.
     let lines = rows
         .iter()
         .map(serde_json::to_string)
@@ -290,8 +296,13 @@ fn main() -> anyhow::Result<()> {
     let output = &arguments.output;
     fs::write(output, lines.join("\n") + "\n").with_context(|| output.display().to_string())?;
 
-    println!("{}", summary(&rows, &arguments.k));
+    let problems = tally(&rows, &arguments.k);
+    println!("{}", table(&problems, &arguments.k));
     println!("{} samples are in {}.", rows.len(), output.display());
+    if let Some(project) = &arguments.wandb_project {
+        let said = track(project, &arguments.k, &sandbox, &rows, &problems)?;
+        println!("{said}");
+    }
     let not_run = rows
         .iter()
         .filter(|row| row.verdict == Verdict::NotRun)
@@ -303,49 +314,108 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A line for each problem, and their mean.
-fn summary(rows: &[Row<'_>], ks: &[u64]) -> comfy_table::Table {
+/// What became of a problem's samples.
+struct Tally<'a> {
+    task_id: &'a str,
+    verdicts: BTreeMap<Verdict, u64>,
+    /// By k, in the order of the arguments.
+    pass_at: Vec<Option<f64>>,
+}
+
+fn tally<'a>(rows: &[Row<'a>], ks: &[u64]) -> Vec<Tally<'a>> {
     let mut tasks: BTreeMap<&str, BTreeMap<Verdict, u64>> = BTreeMap::new();
     for row in rows {
-        *tasks
-            .entry(row.task_id)
-            .or_default()
-            .entry(row.verdict)
-            .or_default() += 1;
+        let verdicts = tasks.entry(row.task_id).or_default();
+        *verdicts.entry(row.verdict).or_default() += 1;
     }
-    let mut header = vec![
-        "problem".to_owned(),
-        "samples".to_owned(),
-        "verdicts".to_owned(),
-    ];
-    header.extend(ks.iter().map(|k| format!("pass@{k}")));
-    let mut table = comfy_table::Table::new();
-    table.set_header(header);
-    let mut columns: Vec<Vec<f64>> = vec![Vec::new(); ks.len()];
-    let shown = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
-    for (task, mut verdicts) in tasks {
-        let words: Vec<_> = verdicts
+    let problem = |(task_id, verdicts): (_, BTreeMap<Verdict, u64>)| {
+        let counted = verdicts
             .iter()
+            .filter(|(verdict, _)| **verdict != Verdict::NotRun);
+        let n = counted.map(|(_, count)| count).sum();
+        let c = verdicts.get(&Verdict::Passed).copied().unwrap_or(0);
+        Tally {
+            task_id,
+            verdicts,
+            pass_at: ks.iter().map(|k| pass_at_k(n, c, *k)).collect(),
+        }
+    };
+    tasks.into_iter().map(problem).collect()
+}
+
+/// The mean over the problems that have enough samples for the k of this number.
+fn mean(problems: &[Tally<'_>], k: usize) -> Option<f64> {
+    let values = problems
+        .iter()
+        .filter_map(|problem| problem.pass_at.get(k).copied().flatten());
+    let values: Vec<f64> = values.collect();
+    #[expect(clippy::cast_precision_loss, reason = "a count of problems")]
+    let count = values.len() as f64;
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / count)
+}
+
+/// A line for each problem, and their mean.
+fn table(problems: &[Tally<'_>], ks: &[u64]) -> comfy_table::Table {
+    let shown = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+    let mut table = comfy_table::Table::new();
+    let header = ["problem", "samples", "verdicts"].map(str::to_owned);
+    let columns = ks.iter().map(|k| format!("pass@{k}"));
+    table.set_header(header.into_iter().chain(columns));
+    for problem in problems {
+        let words = problem.verdicts.iter();
+        let words: Vec<_> = words
             .map(|(verdict, count)| format!("{verdict:?} {count}"))
             .collect();
-        verdicts.remove(&Verdict::NotRun);
-        let n: u64 = verdicts.values().sum();
-        let c = verdicts.get(&Verdict::Passed).copied().unwrap_or(0);
-        let mut cells = vec![task.to_owned(), n.to_string(), words.join(", ")];
-        for (k, column) in ks.iter().zip(&mut columns) {
-            let value = pass_at_k(n, c, *k);
-            column.extend(value);
-            cells.push(shown(value));
-        }
-        table.add_row(cells);
+        let run = problem.verdicts.iter();
+        let run: u64 = run
+            .filter(|(verdict, _)| **verdict != Verdict::NotRun)
+            .map(|(_, count)| count)
+            .sum();
+        let cells = [
+            problem.task_id.to_owned(),
+            run.to_string(),
+            words.join(", "),
+        ];
+        let values = problem.pass_at.iter().map(|value| shown(*value));
+        table.add_row(cells.into_iter().chain(values));
     }
-    let mut mean = vec!["mean".to_owned(), String::new(), String::new()];
-    #[expect(clippy::cast_precision_loss, reason = "a count of problems")]
-    mean.extend(columns.iter().map(|column| {
-        shown((!column.is_empty()).then(|| column.iter().sum::<f64>() / column.len() as f64))
-    }));
-    table.add_row(mean);
+    let cells = ["mean".to_owned(), String::new(), String::new()];
+    let values = (0..ks.len()).map(|k| shown(mean(problems, k)));
+    table.add_row(cells.into_iter().chain(values));
     table
+}
+
+/// Logs the results to Weights & Biases. What could not be sent is in the run's directory, and nothing of it is lost; so this fails
+/// where that directory cannot be written, and not where the server is away.
+fn track(
+    project: &str,
+    ks: &[u64],
+    sandbox: &Sandbox,
+    rows: &[Row<'_>],
+    problems: &[Tally<'_>],
+) -> anyhow::Result<String> {
+    let policy = sandbox.policy().digest();
+    let run = Run::builder()
+        .project(project)
+        .job_type("evaluation")
+        .config(serde_json::json!({ "k": ks, "policy": policy }))?
+        .start()?;
+    let mut samples = Table::new(["task_id", "label", "verdict", "cause"])?;
+    for row in rows {
+        samples.row((row.task_id, row.label, row.verdict, &row.cause))?;
+    }
+    run.log_table("samples", &samples)?;
+    for (number, k) in ks.iter().enumerate() {
+        run.summary(format!("pass@{k}"), mean(problems, number))?;
+    }
+    let report = run.finish(0, Duration::from_secs(60))?;
+    Ok(
+        match (report.is_complete(), report.url, run.sync_command()) {
+            (true, Some(url), _) => format!("They are at {url}."),
+            (_, _, Some(command)) => format!("To send them: {command}"),
+            _ => "Nothing was logged: the mode is `disabled`.".to_owned(),
+        },
+    )
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Vec<T>> {

@@ -45,26 +45,36 @@ fn program(path: &str, directory: &Path) -> Command {
 
 fn passed(output: &Output) -> String {
     wandb::succeeded(output);
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    let (stdout, stderr) = (&output.stdout, &output.stderr);
+    [stdout, stderr]
+        .map(|said| String::from_utf8_lossy(said))
+        .concat()
 }
 
 /// What a server holds of a program's run: online, and offline and sent by `wandb_sync`. Both have to be whole.
 fn held(path: &str) -> [Value; 2] {
+    held_with(path, &[])
+}
+
+fn held_with(path: &str, arguments: &[&str]) -> [Value; 2] {
     let directory = tempfile::tempdir().unwrap();
     let online = Server::start();
     let output = program(path, directory.path())
+        .args(arguments)
         .env("WANDB_API_KEY", API_KEY)
         .env("WANDB_BASE_URL", online.url())
         .output()
         .unwrap();
-    let said = passed(&output);
-    assert!(said.contains("page: http"), "{said}");
+    let said = passed(&output).to_lowercase();
+    let page = said.split_once("http").unwrap_or_default().1;
+    assert!(page.contains("/runs/"), "{said}");
 
     let directory = tempfile::tempdir().unwrap();
-    let said = passed(&program(path, directory.path()).output().unwrap());
+    let output = program(path, directory.path()).args(arguments).output();
+    let said = passed(&output.unwrap());
     let run = offline_run(directory.path());
     assert!(
-        said.contains(&format!("to send it: wandb sync {}", run.display())),
+        said.contains(&format!("wandb sync {}", run.display())),
         "{said}"
     );
     let synced = Server::start();
@@ -224,6 +234,55 @@ fn the_benchmark_suite_is_a_table_with_the_columns_that_runs_are_compared_by() {
             allowance[8].as_str().unwrap().contains("execve"),
             "{allowance}"
         );
+    }
+}
+
+#[test]
+fn the_results_of_an_evaluation_are_a_table_and_pass_at_k_is_in_the_summary() {
+    guests_or_return!();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = support::example(&package.join("examples/eval_harness.rs"));
+    let set = tempfile::tempdir().unwrap();
+    let samples = set.path().join("samples.jsonl");
+    let line = |task: &str, label: &str, code: &str| serde_json::json!({ "task_id": task, "label": label, "completion": code });
+    let lines = [
+        line(
+            "own/3",
+            "right",
+            "    return [d for d in range(1, n + 1) if n % d == 0]\n",
+        ),
+        line("own/3", "wrong", "    return []\n"),
+    ];
+    std::fs::write(&samples, format!("{}\n{}\n", lines[0], lines[1])).unwrap();
+    let problems = package.join("data/eval/problems.jsonl");
+    let arguments = [
+        problems.to_str().unwrap(),
+        samples.to_str().unwrap(),
+        "--wandb-project",
+        "evals",
+    ];
+    for held in held_with(program.to_str().unwrap(), &arguments) {
+        let run = &held["runs"][0];
+        assert_eq!(
+            (&run["project"], &run["job_type"]),
+            (&"evals".into(), &"evaluation".into())
+        );
+        assert_eq!(run["config"]["k"], serde_json::json!([1, 3]));
+        assert_eq!(run["summary"]["pass@1"], 0.5);
+        // Two samples say nothing about three.
+        assert_eq!(run["summary"]["pass@3"], Value::Null);
+        let table = artifact(&held, "run_table");
+        let text = table["files"]["samples.table.json"]["text"]
+            .as_str()
+            .unwrap();
+        let table: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            table["columns"],
+            serde_json::json!(["task_id", "label", "verdict", "cause"])
+        );
+        let rows = table["data"].as_array().unwrap();
+        assert_eq!(rows[0], serde_json::json!(["own/3", "right", "passed", ""]));
+        assert_eq!((rows.len(), &rows[1][2]), (2, &"wrong".into()));
     }
 }
 

@@ -17,9 +17,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::fs::File;
-use std::io::Read as _;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -33,16 +30,19 @@ use rmcp::model::{CallToolResult, ContentBlock, ProgressNotificationParam};
 use rmcp::schemars::JsonSchema;
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServiceExt as _, tool, tool_handler, tool_router};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Semaphore, watch};
-use varek_core::{Command, GIB, KIB, MIB, Outcome, Overflow, Policy, Sandbox};
+use varek_core::{Command, FileError, GIB, KIB, MIB, Outcome, Overflow, Policy, Sandbox};
 
 /// Guests that run at a time.
 const AT_ONCE: usize = 8;
-/// Bytes of all files of a call that come back.
+/// Bytes of each file that comes back, and of all of a call's together.
 const FILES_BACK: u64 = 4 * MIB;
+/// Files that a call may ask for: each is in memory at the end, before the sum is known.
+const OUTPUTS: usize = 16;
+/// Bytes of the text for the model. Programs find all of it in the structure.
+const TEXT: usize = 16_000;
 /// How often a client hears of a run.
 const PROGRESS: Duration = Duration::from_millis(500);
 
@@ -167,7 +167,7 @@ struct Report {
 impl Report {
     fn new(outcome: &Outcome) -> Self {
         let usage = &outcome.usage;
-        Self {
+        let mut report = Self {
             success: outcome.success() && outcome.violation().is_none(),
             ended: outcome.termination.to_string(),
             exit_code: outcome.exit_code(),
@@ -178,20 +178,24 @@ impl Report {
             wall_clock: usage.wall_clock.as_secs_f64(),
             files: BTreeMap::new(),
             missing: BTreeMap::new(),
-        }
-    }
-
-    /// The text for the model, beside the structure for programs.
-    fn for_model(&self) -> String {
-        let mut parts = vec![format!("How the program ended: {}.", self.ended)];
-        let violation = self.violation.iter();
-        parts.extend(violation.map(|violation| format!("It met a boundary: {violation}.")));
-        for (name, stream) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
-            if !stream.is_empty() {
-                parts.push(format!("--- {name} ---\n{}", stream.trim_end()));
+        };
+        let mut room = FILES_BACK;
+        for (path, file) in outcome.files() {
+            let path = path.display().to_string();
+            let taken = file.map_err(FileError::to_string).and_then(|bytes| {
+                let left = room.checked_sub(bytes.len() as u64);
+                room = left.ok_or_else(|| {
+                    let size = bytes.len();
+                    format!("has {size} bytes; {room} of {FILES_BACK} are left for this call")
+                })?;
+                Ok(contents(bytes))
+            });
+            match taken {
+                Ok(contents) => drop(report.files.insert(path, contents)),
+                Err(reason) => drop(report.missing.insert(path, reason)),
             }
         }
-        parts.join("\n")
+        report
     }
 }
 
@@ -261,12 +265,12 @@ impl Server {
             let bytes = bytes(contents).map_err(|reason| format!("files: {path}: {reason}"))?;
             command = command.file(path, bytes);
         }
-        // A directory of the server's own outlives the run, so files can be read from it. Its size is not bounded as a whole (each
-        // file's is), so calls that want nothing back do without.
-        let wanted = !program.outputs.is_empty();
-        let scratch = wanted.then(tempfile::tempdir).transpose().map_err(text)?;
-        if let Some(scratch) = &scratch {
-            command = command.scratch(scratch.path());
+        if program.outputs.len() > OUTPUTS {
+            return Err(format!("outputs: at most {OUTPUTS} files can come back"));
+        }
+        // Read by the sandbox when the tree is dead. What the guest has made of a name (a link, a pipe) is said and never followed.
+        for path in program.outputs {
+            command = command.collect(path, FILES_BACK);
         }
 
         let mut closed = self.closed.clone();
@@ -300,17 +304,9 @@ impl Server {
         };
         drop(place);
 
-        // How much there is to read and to remove was the guest's choice, so this is for other threads too.
-        let report = tokio::task::spawn_blocking(move || {
-            let mut report = Report::new(&outcome);
-            if let Some(scratch) = scratch {
-                collect(&mut report, scratch.path(), program.outputs);
-            }
-            report
-        });
-        let report = report.await.map_err(text)?;
-        let shown = ContentBlock::text(report.for_model());
-        let mut result = CallToolResult::structured(serde_json::to_value(report).map_err(text)?);
+        let shown = ContentBlock::text(outcome.to_llm_text(TEXT));
+        let report = serde_json::to_value(Report::new(&outcome)).map_err(text)?;
+        let mut result = CallToolResult::structured(report);
         result.content = vec![shown];
         Ok(result)
     }
@@ -365,49 +361,14 @@ fn bytes(contents: Contents) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Reads the files that were asked for.
-fn collect(report: &mut Report, scratch: &Path, outputs: Vec<String>) {
-    let mut room = FILES_BACK;
-    for path in outputs {
-        match read(scratch, &path, room) {
-            Ok(bytes) => {
-                room -= bytes.len() as u64;
-                let contents = String::from_utf8(bytes).map_or_else(
-                    |error| Contents::Bytes {
-                        base64: STANDARD.encode(error.as_bytes()),
-                    },
-                    Contents::Text,
-                );
-                report.files.insert(path, contents);
-            }
-            Err(reason) => drop(report.missing.insert(path, reason)),
-        }
+/// A file as the client gets it.
+fn contents(bytes: &[u8]) -> Contents {
+    match str::from_utf8(bytes) {
+        Ok(text) => Contents::Text(text.to_owned()),
+        Err(_) => Contents::Bytes {
+            base64: STANDARD.encode(bytes),
+        },
     }
-}
-
-/// The guest chose what is at this path: a link would lead out of the directory, a pipe would never end. Neither is followed or
-/// waited for, by the kernel's own rules (openat2(2)), and what is no plain file is refused before a byte is read.
-fn read(scratch: &Path, path: &str, most: u64) -> Result<Vec<u8>, String> {
-    let directory = File::open(scratch).map_err(text)?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let file = rustix::fs::openat2(&directory, path, flags, Mode::empty(), inside)
-        .map_err(std::io::Error::from)
-        .map_err(text)?;
-    let file = File::from(file);
-    let facts = file.metadata().map_err(text)?;
-    if !facts.is_file() {
-        return Err("is no plain file".into());
-    }
-    if facts.len() > most {
-        return Err(format!(
-            "has {} bytes; {most} of {FILES_BACK} are left for this call",
-            facts.len()
-        ));
-    }
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes).map_err(text)?;
-    Ok(bytes)
 }
 
 /// Standard input, which tells when it has ended. `rmcp` lets calls go on for seconds then; clients do not wait for that.

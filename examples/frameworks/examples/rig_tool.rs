@@ -25,7 +25,7 @@ use rig_core::test_utils::{MockFrame, MockScript};
 use rig_core::tool::{Tool, ToolContext, ToolErrorKind, ToolExecutionError, tool_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use varek_core::{Captured, Command, Error, MIB, Outcome, Policy, Sandbox};
+use varek_core::{Command, Error, MIB, Policy, Sandbox};
 
 // ---- The tool ----------------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ impl Tool for RunPython {
     async fn call(&self, _: &mut ToolContext, program: Program) -> Result<String, Error> {
         let command = Command::python(program.code).stdin(program.stdin);
         let outcome = self.sandbox.spawn(command)?.await?;
-        Ok(for_model(&outcome))
+        Ok(outcome.to_llm_text(BUDGET))
     }
 
     /// Rig tells the model nothing of an error's text, which may name paths of this host, but logs and hooks get all of it.
@@ -99,41 +99,8 @@ impl Tool for RunPython {
     }
 }
 
-/// Bytes of each stream that a model is shown.
+/// Bytes of an answer: how the program ended and why, what was refused and what to do instead, and what it printed, cut in the middle.
 const BUDGET: usize = 4_000;
-
-/// An outcome as a model reads it: the end and its cause first, then what was refused, then what was printed.
-pub(crate) fn for_model(outcome: &Outcome) -> String {
-    let mut parts = vec![format!("How the program ended: {}.", outcome.termination)];
-    parts.extend(outcome.denials.iter().map(|(call, denied)| {
-        let count = denied.count;
-        format!("Refused: {call} ({count} times). The sandbox does not allow it.")
-    }));
-    let limits = outcome.limits_hit.iter();
-    parts.extend(limits.map(|limit| format!("Limit met: {limit}.")));
-    for (name, stream) in [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)] {
-        if stream.total > 0 {
-            parts.push(format!("--- {name} ---\n{}", middle_cut(stream)));
-        }
-    }
-    parts.join("\n") + "\n"
-}
-
-/// Head and tail: the beginning says what a program is at, the end how it failed.
-fn middle_cut(stream: &Captured) -> String {
-    let text = stream.to_text();
-    if text.len() <= BUDGET {
-        return text.trim_end().to_owned();
-    }
-    let head = text.floor_char_boundary(BUDGET / 2);
-    let tail = text.ceil_char_boundary(text.len() - BUDGET / 2);
-    let (head, tail) = (
-        text.get(..head).unwrap_or_default(),
-        text.get(tail..).unwrap_or_default(),
-    );
-    let cut = text.len() - head.len() - tail.len();
-    format!("{head}\n[{cut} bytes left out here]\n{}", tail.trim_end())
-}
 
 // ---- A model that needs no network ---------------------------------------------------------------------------------------------
 

@@ -54,12 +54,18 @@ fn the_agent_s_answer_depends_on_what_became_of_three_programs() {
     let (first, rest) = answer.split_once("2. ").unwrap();
     let (second, third) = rest.split_once("3. ").unwrap();
     assert!(
-        first.contains("exited with 0") && first.contains("\n229\n"),
+        first.contains("exit code 0 (success)") && first.contains("\n| 229\n"),
         "{answer}"
     );
-    assert!(second.contains("Refused: execve"), "{answer}");
+    assert!(
+        second.contains("no other programs: execve was refused"),
+        "{answer}"
+    );
     assert!(second.contains("PermissionError"), "{answer}");
-    assert!(third.contains("killed: wall clock limit"), "{answer}");
+    assert!(
+        third.contains("still running at its time limit of 2 s"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
@@ -69,13 +75,13 @@ async fn what_a_guest_does_is_output_and_no_error() {
     let code = json!({"code": "print(input())", "stdin": "hello\n"});
     let (text, error) = called(&tool, code).await;
     assert!(
-        text.contains("exited with 0") && text.contains("hello"),
+        text.contains("exit code 0") && text.contains("| hello"),
         "{text}"
     );
     assert!(!error);
     let (text, error) = called(&tool, json!({"code": "1 / 0"})).await;
     assert!(
-        text.contains("exited with 1") && text.contains("ZeroDivisionError"),
+        text.contains("exit code 1") && text.contains("ZeroDivisionError"),
         "{text}"
     );
     assert!(!error);
@@ -126,9 +132,12 @@ async fn a_long_output_keeps_its_head_and_its_tail() {
     guests_or_return!();
     let code = "print('head')\nprint('ä' * 100_000)\nprint('tail')";
     let (text, _) = called(&tool(), json!({"code": code})).await;
-    assert!(text.contains("head\n") && text.contains("\ntail"), "{text}");
-    assert!(text.contains("bytes left out here]"), "{text}");
-    assert!(text.len() < 4_400, "{}", text.len());
+    assert!(
+        text.contains("| head\n") && text.contains("| tail"),
+        "{text}"
+    );
+    assert!(text.contains("bytes left out"), "{text}");
+    assert!(text.len() <= 4_000, "{}", text.len());
 }
 
 #[tokio::test]
