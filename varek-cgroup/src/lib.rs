@@ -80,3 +80,8 @@ pub use subtree::Subtree;
 #[cfg(target_os = "linux")]
 pub use sweep::Swept;
 pub use usage::{Counters, Usage};
+
+/// The examples of the README, so that they compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -133,5 +133,5 @@ pub use varek_telemetry as telemetry;
 
 /// The examples of the README, so that they compile.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -111,3 +111,8 @@ pub use policy::{Checked, FLOOR, Refusal, Reporting, SyscallPolicy};
 pub use program::{Decision, Program};
 pub use rule::{Condition, Op, Rule, Width};
 pub use tcp::TcpRole;
+
+/// The examples of the README, so that they compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -85,3 +85,8 @@ pub use sink::{Flushed, Sink};
 pub use tracing::Tracing;
 pub use usage::{Cleanup, Usage};
 pub use wire::{ReadError, Record, Records, UnknownRecord, WIRE_VERSION, records};
+
+/// The examples of the README, so that they compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

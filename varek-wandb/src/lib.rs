@@ -70,3 +70,8 @@ pub use sync::{Repaired, SyncOptions, repair, sync};
 pub use table::Table;
 pub use upload::Report;
 pub use value::Value;
+
+/// The examples of the README, so that they compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,5 +1,7 @@
 //! `cargo xtask lint`: every check is made, and all that failed is named at the end.
 
+mod features;
+mod oldest_rust;
 mod rules;
 mod source;
 mod tree;
@@ -29,6 +31,8 @@ pub(crate) fn command(workspace: &Workspace) -> Result<ExitCode> {
     cargo(workspace, &mut report)?;
     no_alloc(workspace, &mut report)?;
     public_items(workspace, &mut report)?;
+    features::check(workspace, &mut report)?;
+    oldest_rust::check(workspace, &mut report)?;
     if process::succeeds(&mut workspace.cargo(["deny", "--version"])) {
         report.command("cargo deny", workspace.cargo(["deny", "check"]))?;
     } else {

@@ -9,6 +9,7 @@ mod api;
 mod demo;
 mod groups;
 mod lint;
+mod package;
 mod process;
 mod setup;
 mod test;
@@ -93,6 +94,8 @@ enum Cmd {
         #[arg(long)]
         write: bool,
     },
+    /// Pack the libraries as they would be published, and try the README in a new crate that is made of them.
+    Package,
     /// Run the benches.
     Bench {
         /// Arguments of the bench programs: a part of a bench's name, --save-baseline, ...
@@ -156,6 +159,7 @@ fn dispatch(command: Cmd) -> Result<ExitCode> {
         ),
         Cmd::Api { write } => api::command(&workspace, write),
         Cmd::Lint => lint::command(&workspace),
+        Cmd::Package => package::command(&workspace),
         Cmd::Bench { args } => bench(&workspace, &args),
     }
 }

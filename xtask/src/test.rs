@@ -16,7 +16,7 @@ use self::summary::Summary;
 use self::tally::Tally;
 use crate::groups::Groups;
 use crate::workspace::Workspace;
-use crate::{process, setup, ui, vm};
+use crate::{package, process, setup, ui, vm};
 
 /// Set to `all`, it makes a test fail that the host cannot run.
 const REQUIRE: &str = "VAREK_TEST_REQUIRE";
@@ -100,6 +100,14 @@ pub(crate) fn host(
     let (tally, status) = tee(tests)?;
     summary.tests(tally, status);
     summary.not_run = read_not_run(&not_run)?;
+    if selection.packages.is_empty() && selection.args.is_empty() {
+        let what = "packages, and the README's programs in a new crate";
+        if groups.prepared() {
+            summary.checked(what, package::check(workspace, groups));
+        } else {
+            summary.part_not_run(what, "no guest can be run without control groups");
+        }
+    }
     Ok(true)
 }
 

@@ -121,6 +121,16 @@ impl Workspace {
         self.packages.iter().filter(|package| package.published)
     }
 
+    /// The oldest Rust that all libraries promise to build with.
+    pub(crate) fn oldest_rust(&self) -> Result<&str> {
+        let versions = self
+            .libraries()
+            .filter_map(|library| library.rust_version.as_deref());
+        versions
+            .max_by_key(|version| numbers(version))
+            .context("no library says which Rust it needs")
+    }
+
     /// The member in that directory of the root; found by place, since its name is its own affair.
     pub(crate) fn require_package_in(&self, directory: &str) -> Result<&Package> {
         let wanted = self.root.join(directory);
@@ -153,7 +163,7 @@ impl Package {
 }
 
 /// `1.95.0-nightly` as 1, 95, 0.
-fn numbers(version: &str) -> Vec<u64> {
+pub(crate) fn numbers(version: &str) -> Vec<u64> {
     let plain = version.split('-').next().unwrap_or_default();
     let mut numbers: Vec<u64> = plain
         .split('.')

@@ -40,6 +40,14 @@ impl Summary {
         }
     }
 
+    /// The same of a step that tells by itself what is wrong.
+    pub(crate) fn checked(&mut self, what: &str, result: anyhow::Result<()>) {
+        if let Err(error) = result {
+            self.failed += 1;
+            self.failures.push(format!("{what}: {error:#}"));
+        }
+    }
+
     pub(crate) fn tests(&mut self, tally: Tally, status: ExitStatus) {
         let silent = tally.unreported();
         self.passed += tally.passed;

@@ -1,0 +1,56 @@
+//! Every combination of the libraries' features builds.
+
+use anyhow::Result;
+
+use super::Report;
+use crate::workspace::Workspace;
+use crate::{process, ui};
+
+pub(super) fn check(workspace: &Workspace, report: &mut Report) -> Result<()> {
+    ui::headline("Combinations of features");
+    for library in workspace.libraries() {
+        let features: Vec<&str> = library.features.iter().map(String::as_str).collect();
+        let mut passed = true;
+        for features in combinations(&features) {
+            let mut check = workspace.cargo(["check", "--quiet", "--lib", "--no-default-features"]);
+            check.args([
+                "--package",
+                &library.name,
+                "--features",
+                &features.join(","),
+            ]);
+            check.env("RUSTFLAGS", "-D warnings");
+            // Other flags make other artifacts, which would drive out those of everything else.
+            check.arg("--target-dir");
+            check.arg(workspace.target.join("features"));
+            passed &= process::status(check)?.success();
+        }
+        report.record(&format!("features of {}", library.name), passed);
+    }
+    Ok(())
+}
+
+/// All sets of features but the one that is called `default`.
+fn combinations<'f>(features: &[&'f str]) -> Vec<Vec<&'f str>> {
+    let mut sets = vec![Vec::new()];
+    for feature in features.iter().filter(|feature| **feature != "default") {
+        let with = sets
+            .iter()
+            .map(|set| [set.as_slice(), &[*feature]].concat());
+        sets.extend(with.collect::<Vec<_>>());
+    }
+    sets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combinations_are_all_sets_of_the_features() {
+        assert_eq!(combinations(&[]), [Vec::<&str>::new()]);
+        let sets = combinations(&["default", "a", "b"]);
+        assert_eq!(sets, [vec![], vec!["a"], vec!["b"], vec!["a", "b"]]);
+        assert_eq!(combinations(&["a", "b", "c", "d"]).len(), 16);
+    }
+}
