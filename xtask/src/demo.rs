@@ -30,6 +30,10 @@ const STAGES: &[(&str, &str)] = &[
         "regression_suite",
         "Regression suite: attacks that must stay contained",
     ),
+    (
+        "telemetry_stream",
+        "Telemetry stream: the kernel's events as a run for Weights & Biases, offline",
+    ),
 ];
 
 /// The example that reads requests from standard input, and what it is asked: one harmless
@@ -62,6 +66,9 @@ pub(crate) fn command(workspace: &Workspace) -> Result<ExitCode> {
         let program = programs.get(*name).context("this example was not built")?;
         let mut stage = groups.program(program);
         stage.current_dir(&workspace.root);
+        // Whoever has an account there did not ask for a run in it.
+        stage.env("WANDB_MODE", "offline");
+        stage.env("WANDB_DIR", &workspace.target);
         process::run(stage).with_context(|| stopped(name))?;
     }
     ui::headline("Requests as JSON lines, outcomes as JSON lines");
