@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::acknowledged::{Entry, Place};
 use super::http::{Failure, Part, Stored, headers};
 use super::shared::Shared;
-use super::transfers::{ADDRESSES, find, refused};
+use super::transfers::{ADDRESSES, find, open, refused};
 use crate::proto::{Artifact, Extra, Manifest, ManifestEntry};
 
 /// Files whose addresses are asked for in one request.
@@ -263,7 +263,7 @@ impl Sending<'_> {
                 path.display()
             ),
         };
-        let file = File::open(&path).map_err(|error| failed(&error))?;
+        let file = open(&path)?;
         let size = file.metadata().map_err(|error| failed(&error))?.len();
         if i64::try_from(size) != Ok(entry.size) {
             return Err(failed(&format!(

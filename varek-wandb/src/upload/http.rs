@@ -225,6 +225,11 @@ impl Client {
         part: Part,
     ) -> Result<Stored, Failure> {
         let what = "upload";
+        if in_the_clear(&self.server.base_url, url) {
+            let reason =
+                format!("{what}: the server gave an address without TLS, and has one itself");
+            return Err(Failure::Refused { reason });
+        }
         self.repeated(|| {
             let mut url = url.to_owned();
             for _ in 0..=REDIRECTS {
@@ -391,6 +396,14 @@ fn told(error: &ureq::Error) -> String {
     }
 }
 
+/// Whether a file would lose the privacy that the API has.
+fn in_the_clear(api: &str, storage: &str) -> bool {
+    api.starts_with("https://")
+        && !storage
+            .get(..8)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
+}
+
 /// Where a redirect of storage leads, which may be an address of the same host.
 fn redirected(url: &str, headers: &HeaderMap) -> Option<String> {
     let location = headers.get("location")?.to_str().ok()?;
@@ -469,6 +482,21 @@ mod tests {
         for nonsense in ["", "soon", "-1", "NaN"] {
             assert_eq!(asked(&with(nonsense)), None, "{nonsense}");
         }
+    }
+
+    #[test]
+    fn storage_of_an_api_with_tls_has_it_too() {
+        let api = "https://wandb.example.com";
+        for (storage, clear) in [
+            ("https://storage.example.com/a", false),
+            ("HTTPS://storage.example.com/a", false),
+            ("http://storage.example.com/a", true),
+            ("", true),
+        ] {
+            assert_eq!(in_the_clear(api, storage), clear, "{storage}");
+        }
+        // An API on this machine has storage on it.
+        assert!(!in_the_clear("http://127.0.0.1:1", "http://127.0.0.1:1/a"));
     }
 
     #[test]

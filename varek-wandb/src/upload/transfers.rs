@@ -148,16 +148,21 @@ fn send_alert(shared: &Shared, record: u64, alert: &Alert) -> Result<(), Failure
 
 /// Opens a file, and gives its size and the base64 of its MD5.
 pub(super) fn digest(path: &Path) -> Result<(File, u64, String), Failure> {
-    hashed(path).map_err(|error| Failure::File {
+    let mut file = open(path)?;
+    let (size, md5) = hashed(&mut file).map_err(|error| Failure::File {
         reason: format!("{}: {error}", path.display()),
+    })?;
+    Ok((file, size, md5))
+}
+
+/// Opens a regular file. Whatever else has the name, a FIFO for one, is neither waited for nor sent.
+pub(super) fn open(path: &Path) -> Result<File, Failure> {
+    crate::staging::open(path).map_err(|error| Failure::File {
+        reason: error.to_string(),
     })
 }
 
-fn hashed(path: &Path) -> io::Result<(File, u64, String)> {
-    let mut file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is no regular file"));
-    }
+fn hashed(file: &mut File) -> io::Result<(u64, String)> {
     let mut hasher = Md5::new();
     let mut buffer = vec![0; 256 * 1024];
     let mut size = 0;
@@ -169,7 +174,7 @@ fn hashed(path: &Path) -> io::Result<(File, u64, String)> {
         hasher.update(buffer.get(..read).unwrap_or_default());
         size += read as u64;
     }
-    Ok((file, size, STANDARD.encode(hasher.finalize())))
+    Ok((size, STANDARD.encode(hasher.finalize())))
 }
 
 /// A file of an artifact: where the log says, or, where the run's directory was moved, in the same place beneath it.
@@ -192,5 +197,33 @@ pub(super) fn find(directory: &Path, local: &str) -> PathBuf {
 pub(super) fn refused(reason: &str) -> Failure {
     Failure::Refused {
         reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_regular_file_is_neither_sent_nor_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, fifo) = (directory.path().join("file"), directory.path().join("fifo"));
+        std::fs::write(&file, "text").unwrap();
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let (_, size, md5) = digest(&file).unwrap();
+        assert_eq!((size, md5.as_str()), (4, "HLJR7A1WjeapKbUgxK7Y0Q=="));
+        for other in [fifo.as_path(), directory.path(), Path::new("/dev/null")] {
+            let Err(Failure::File { reason }) = digest(other) else {
+                panic!("{} was read", other.display());
+            };
+            assert!(reason.contains("is no regular file"), "{reason}");
+        }
     }
 }
