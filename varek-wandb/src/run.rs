@@ -533,7 +533,7 @@ impl Facts {
 impl Shared {
     /// The state, where the run is this process's and not over. The process is compared before any lock is touched: a thread that
     /// is not in the copy may have held it.
-    fn state(&self) -> Result<MutexGuard<'_, State>, Error> {
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>, Error> {
         if self.facts.is_forked() {
             return Err(Error::Forked {
                 owner: self.facts.owner,
@@ -555,7 +555,12 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let uploader = lock(&self.uploader).take();
+        // Nobody else has it, so no lock is taken: in a copy made by fork(2), a thread that is not there may have held it.
+        let uploader = self
+            .uploader
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if self.facts.is_forked() {
             // Its thread is not here.
             std::mem::forget(uploader);

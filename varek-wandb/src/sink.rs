@@ -104,9 +104,10 @@ impl SinkBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Value`] where a policy cannot be written, those of [`Run::log_artifact`], and [`Error::Io`] where the host refuses a
-    /// thread.
+    /// [`Error::Value`] where a policy cannot be written, [`Error::Finished`], [`Error::Forked`], those of [`Run::log_artifact`], and
+    /// [`Error::Io`] where the host refuses a thread.
     pub fn start(self) -> Result<RunSink, Error> {
+        drop(self.run.shared.state()?);
         for (digest, json) in self.policies {
             let artifact = Artifact::new("varek-execution-policy", "policy")
                 .description("What bounded the runs whose rows have its digest as varek/policy.")
