@@ -336,7 +336,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] where the name leads elsewhere or is one of the clients' own, [`Error::NotAFile`], [`Error::Io`].
+    /// [`Error::Name`] and [`Error::LeadsOut`] where the name leads elsewhere, also by a link among the run's files; [`Error::Name`] where it
+    /// is one of the clients' own; [`Error::NotAFile`], [`Error::Io`].
     pub fn save_file(
         &self,
         name: &str,
@@ -353,7 +354,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] where the name leads elsewhere or is one of the clients' own, [`Error::Io`].
+    /// Those of [`Run::save_file`].
     pub fn save_bytes(
         &self,
         name: &str,
@@ -377,7 +378,7 @@ impl Run {
         let drafted = draft(run)?;
         let mut made = Made::default();
         let mut state = self.shared.state()?;
-        drafted.keep_at(&run.join("files").join(name), &mut made)?;
+        drafted.keep_among_files(run, name, &mut made)?;
         let policy = match policy {
             SavePolicy::Now => FilePolicy::Now,
             SavePolicy::End => FilePolicy::End,

@@ -6,6 +6,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod files;
 mod forked;
 #[path = "../support/mod.rs"]
 mod support;
