@@ -98,8 +98,9 @@ pub enum Console {
 
 /// A run: what was logged of one piece of work.
 ///
-/// Each call appends to the run's log before it returns, and a call that fails has appended nothing; it can be made again. The methods can
-/// be called from any thread, and clones are the same run. The official client's names are `wandb.init` for
+/// Each call appends to the run's log before it returns, and a call that fails has appended nothing; it can be made again, when a full disk
+/// has room, say. One failure is another: [`Error::Io`] with the operation `sync` says that the call is in the log, and that the disk
+/// did not confirm it. The methods can be called from any thread, and clones are the same run. The official client's names are `wandb.init` for
 /// [`Run::builder`] and those of `wandb.Run` for the rest.
 ///
 /// A run that is dropped without [`Run::finish`] has the exit code 1: nobody said that it succeeded.
@@ -287,8 +288,8 @@ impl Run {
         let digest = staged.digest.clone();
         let mut state = self.shared.state()?;
         let record = artifact.record(staged, self.artifact_base(&mut state, artifact.name())?);
-        state.append(&self.shared, vec![Kind::Artifact(Box::new(record))])?;
-        made.keep();
+        let kinds = vec![Kind::Artifact(Box::new(record))];
+        state.append_with(&self.shared, kinds, made)?;
         state.sync()?;
         Ok(digest)
     }
@@ -383,9 +384,8 @@ impl Run {
             SavePolicy::Now => FilePolicy::Now,
             SavePolicy::End => FilePolicy::End,
         };
-        state.append(&self.shared, vec![files(name, policy, FileType::Other)])?;
-        made.keep();
-        Ok(())
+        let kinds = vec![files(name, policy, FileType::Other)];
+        state.append_with(&self.shared, kinds, made)
     }
 
     /// Adds a line, or several, to the run's console output (`output.log`).
@@ -418,7 +418,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// [`Error::Finished`] where that was done before, [`Error::Io`] where the log cannot be written: the run goes on then.
+    /// [`Error::Finished`] where that was done before, [`Error::Io`] where the log cannot be written: the run goes on then, but where the
+    /// operation is `sync`, with which it has ended.
     pub fn finish(&self, exit_code: i32, within: Duration) -> Result<Report, Error> {
         let until = Instant::now() + within.min(Duration::from_secs(366 * 24 * 3600));
         drop(self.shared.state()?);

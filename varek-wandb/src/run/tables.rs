@@ -108,8 +108,7 @@ impl Run {
             }),
         ];
         let logged = LoggedTable { step, ..logged };
-        state.append_row(&self.shared, step, kinds)?;
-        made.keep();
+        state.append_row(&self.shared, step, kinds, made)?;
         state.sync()?;
         Ok(logged)
     }

@@ -8,6 +8,8 @@
 
 mod files;
 mod forked;
+mod full;
+mod log;
 #[path = "../support/mod.rs"]
 mod support;
 mod sys;
