@@ -10,6 +10,7 @@ mod files;
 mod forked;
 mod full;
 mod log;
+mod steps;
 #[path = "../support/mod.rs"]
 mod support;
 mod sys;
