@@ -94,6 +94,9 @@ impl SinkBuilder {
 
     /// Logs a policy as a version of the artifact `varek-execution-policy` (type `policy`, file `policy.json`), to which rows are joined by this
     /// digest: `varek_core::Policy` is [`Serialize`], and has `digest`. Called again, it adds another policy.
+    ///
+    /// All of the policy is logged, values of its environment too: what is secret belongs to the command, of which no environment is
+    /// recorded.
     pub fn policy(mut self, digest: impl Into<String>, policy: impl Serialize) -> Self {
         let json = Value::of(&policy).map(|value| value.json().into_bytes());
         self.policies.push((digest.into(), json));

@@ -10,6 +10,8 @@ mod files;
 mod forked;
 mod full;
 mod log;
+mod secrets;
+mod settings;
 mod steps;
 #[path = "../support/mod.rs"]
 mod support;
