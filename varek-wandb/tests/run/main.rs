@@ -16,6 +16,7 @@ mod steps;
 #[path = "../support/mod.rs"]
 mod support;
 mod sys;
+mod torn;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
