@@ -12,8 +12,11 @@ mod wandb;
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
+use varek_core::{ArgumentDetail, Command as GuestCommand, Policy, Sandbox};
+use varek_wandb::{Environment, Mode, Run};
 use wandb::client::offline_run;
 use wandb::server::{API_KEY, Server};
 
@@ -234,6 +237,83 @@ fn the_benchmark_suite_is_a_table_with_the_columns_that_runs_are_compared_by() {
             allowance[8].as_str().unwrap().contains("execve"),
             "{allowance}"
         );
+    }
+}
+
+/// Prints what it was given, and is denied a call that it passes it to.
+const LEAK: &str = "import os, sys, socket\n\
+    print(sys.argv[1], os.environ['SECRET'], flush=True)\n\
+    print(os.environ['SECRET'], file=sys.stderr, flush=True)\n\
+    for call in (lambda: socket.socket(socket.AF_INET), lambda: os.execv('/' + os.environ['SECRET'], [os.environ['SECRET']])):\n    \
+        try: call()\n    \
+        except OSError: pass\n";
+
+#[test]
+fn what_a_sandboxed_run_was_given_and_printed_is_in_no_log_unless_its_policy_says_so() {
+    const IN_ARGUMENTS: &str = "planted-in-the-arguments";
+    const IN_ENVIRONMENT: &str = "planted-in-the-environment";
+    guests_or_return!();
+    for detail in [
+        ArgumentDetail::None,
+        ArgumentDetail::Digest,
+        ArgumentDetail::Full,
+    ] {
+        let (directory, server) = (tempfile::tempdir().unwrap(), Server::start());
+        let run = Run::builder()
+            .environment(Environment::default())
+            .dir(directory.path())
+            .mode(Mode::Online)
+            .base_url(server.url())
+            .api_key(API_KEY)
+            .start()
+            .unwrap();
+        let policy = Policy::python().record_arguments(detail);
+        let sink = run.sink().policy(policy.digest(), &policy).start().unwrap();
+        let sandbox = Sandbox::builder(policy).sink(sink).build().unwrap();
+        let guest = GuestCommand::python(LEAK)
+            .arg(IN_ARGUMENTS)
+            .env("SECRET", IN_ENVIRONMENT);
+        let outcome = sandbox.run(guest).unwrap();
+        sandbox.flush(Duration::from_secs(60));
+        let printed = String::from_utf8_lossy(&outcome.stdout.bytes).into_owned();
+        assert_eq!(printed, format!("{IN_ARGUMENTS} {IN_ENVIRONMENT}\n"));
+        let report = run.finish(0, Duration::from_secs(60)).unwrap();
+        assert!(report.is_complete(), "{report:?}");
+
+        let held = server.normalized();
+        assert_eq!(held["violations"], serde_json::json!([]));
+        let rows = held["runs"][0]["history"].as_array().unwrap();
+        let denied = rows
+            .iter()
+            .filter(|row| row["varek/event"] == "syscall_denied");
+        let calls: Vec<_> = denied.map(|row| row["varek/syscall"].clone()).collect();
+        assert!(calls.contains(&"execve".into()), "{calls:?}");
+        let mut kept = vec![std::fs::read(server.record()).unwrap()];
+        let mut waiting = vec![directory.path().to_owned()];
+        while let Some(path) = waiting.pop() {
+            if path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                let inner = std::fs::read_dir(path).unwrap();
+                waiting.extend(inner.map(|entry| entry.unwrap().path()));
+            } else {
+                kept.push(std::fs::read(path).unwrap());
+            }
+        }
+        assert!(kept.len() > 4);
+        let is_there = |secret: &str| {
+            let secret = secret.as_bytes();
+            let holds = |bytes: &Vec<u8>| bytes.windows(secret.len()).any(|part| part == secret);
+            kept.iter().any(holds)
+        };
+        // Where the policy asks for them, they would be found.
+        let asked = detail == ArgumentDetail::Full;
+        assert_eq!(is_there(IN_ARGUMENTS), asked, "{detail:?}");
+        if !asked {
+            assert!(!is_there(IN_ENVIRONMENT), "{detail:?}");
+        }
+        assert!(!is_there(API_KEY), "{detail:?}");
     }
 }
 

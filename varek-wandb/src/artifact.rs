@@ -385,7 +385,10 @@ impl Staging<'_> {
     ) -> Result<(), Error> {
         self.vacant(name)?;
         let Some((run, own)) = self.place else {
-            return Ok(());
+            return self.put(ManifestEntry {
+                path: name.to_owned(),
+                ..ManifestEntry::default()
+            });
         };
         let drafted = draft(run)?;
         let local = own.join(self.number.to_string());

@@ -176,8 +176,8 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
-    /// A symbolic link in a directory leads out of it.
-    #[error("{} is a link that leads out of the directory that is being copied; add what it means as a file of its own", path.display())]
+    /// A symbolic link in a directory that is being copied leads out of it, or there is one on the way to a file among the run's own.
+    #[error("{} is a link that leads out of its directory; remove it, or add what it means as a file of its own", path.display())]
     LeadsOut {
         /// The link.
         path: PathBuf,

@@ -47,6 +47,7 @@
 
 mod artifact;
 mod error;
+mod lock;
 mod log;
 mod names;
 mod proto;

@@ -98,8 +98,9 @@ pub enum Console {
 
 /// A run: what was logged of one piece of work.
 ///
-/// Each call appends to the run's log before it returns, and a call that fails has appended nothing; it can be made again. The methods can
-/// be called from any thread, and clones are the same run. The official client's names are `wandb.init` for
+/// Each call appends to the run's log before it returns, and a call that fails has appended nothing; it can be made again, when a full disk
+/// has room, say. One failure is another: [`Error::Io`] with the operation `sync` says that the call is in the log, and that the disk
+/// did not confirm it. The methods can be called from any thread, and clones are the same run. The official client's names are `wandb.init` for
 /// [`Run::builder`] and those of `wandb.Run` for the rest.
 ///
 /// A run that is dropped without [`Run::finish`] has the exit code 1: nobody said that it succeeded.
@@ -287,8 +288,8 @@ impl Run {
         let digest = staged.digest.clone();
         let mut state = self.shared.state()?;
         let record = artifact.record(staged, self.artifact_base(&mut state, artifact.name())?);
-        state.append(&self.shared, vec![Kind::Artifact(Box::new(record))])?;
-        made.keep();
+        let kinds = vec![Kind::Artifact(Box::new(record))];
+        state.append_with(&self.shared, kinds, made)?;
         state.sync()?;
         Ok(digest)
     }
@@ -336,7 +337,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] where the name leads elsewhere or is one of the clients' own, [`Error::NotAFile`], [`Error::Io`].
+    /// [`Error::Name`] and [`Error::LeadsOut`] where the name leads elsewhere, also by a link among the run's files; [`Error::Name`] where it
+    /// is one of the clients' own; [`Error::NotAFile`], [`Error::Io`].
     pub fn save_file(
         &self,
         name: &str,
@@ -353,7 +355,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] where the name leads elsewhere or is one of the clients' own, [`Error::Io`].
+    /// Those of [`Run::save_file`].
     pub fn save_bytes(
         &self,
         name: &str,
@@ -377,14 +379,13 @@ impl Run {
         let drafted = draft(run)?;
         let mut made = Made::default();
         let mut state = self.shared.state()?;
-        drafted.keep_at(&run.join("files").join(name), &mut made)?;
+        drafted.keep_among_files(run, name, &mut made)?;
         let policy = match policy {
             SavePolicy::Now => FilePolicy::Now,
             SavePolicy::End => FilePolicy::End,
         };
-        state.append(&self.shared, vec![files(name, policy, FileType::Other)])?;
-        made.keep();
-        Ok(())
+        let kinds = vec![files(name, policy, FileType::Other)];
+        state.append_with(&self.shared, kinds, made)
     }
 
     /// Adds a line, or several, to the run's console output (`output.log`).
@@ -417,7 +418,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// [`Error::Finished`] where that was done before, [`Error::Io`] where the log cannot be written: the run goes on then.
+    /// [`Error::Finished`] where that was done before, [`Error::Io`] where the log cannot be written: the run goes on then, but where the
+    /// operation is `sync`, with which it has ended.
     pub fn finish(&self, exit_code: i32, within: Duration) -> Result<Report, Error> {
         let until = Instant::now() + within.min(Duration::from_secs(366 * 24 * 3600));
         drop(self.shared.state()?);
@@ -533,7 +535,7 @@ impl Facts {
 impl Shared {
     /// The state, where the run is this process's and not over. The process is compared before any lock is touched: a thread that
     /// is not in the copy may have held it.
-    fn state(&self) -> Result<MutexGuard<'_, State>, Error> {
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>, Error> {
         if self.facts.is_forked() {
             return Err(Error::Forked {
                 owner: self.facts.owner,
@@ -555,7 +557,12 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let uploader = lock(&self.uploader).take();
+        // Nobody else has it, so no lock is taken: in a copy made by fork(2), a thread that is not there may have held it.
+        let uploader = self
+            .uploader
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if self.facts.is_forked() {
             // Its thread is not here.
             std::mem::forget(uploader);

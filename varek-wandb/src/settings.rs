@@ -127,7 +127,7 @@ pub(crate) struct Asked {
     pub(crate) id: Option<String>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) mode: Option<Mode>,
-    pub(crate) base_url: Option<String>,
+    pub(crate) base_url: Option<Address>,
     pub(crate) api_key: Option<Key>,
 }
 
@@ -138,6 +138,32 @@ pub(crate) struct Key(pub(crate) String);
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
+    }
+}
+
+/// An address that was given, which may have a password in it; `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Address(pub(crate) String);
+
+impl Address {
+    /// The address for people: without what is before an `@` and behind a `?` or `#`, where passwords and keys are.
+    fn shown(&self) -> String {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
+        let (user, rest) = rest
+            .rsplit_once('@')
+            .map_or(("", rest), |(_, rest)| ("..@", rest));
+        let (rest, query) = match rest.find(['?', '#']) {
+            Some(at) => (rest.get(..at).unwrap_or_default(), "?.."),
+            None => (rest, ""),
+        };
+        let separator = if scheme.is_empty() { "" } else { "://" };
+        format!("{scheme}{separator}{user}{rest}{query}")
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.shown(), f)
     }
 }
 
@@ -291,14 +317,17 @@ fn mode_of(environment: &Environment) -> Result<Option<Mode>, Error> {
     }
 }
 
-fn base_url(asked: Option<String>, environment: &Environment) -> Result<String, Error> {
-    let url = match asked {
-        Some(url) => url,
-        None => environment
-            .text("WANDB_BASE_URL")?
-            .unwrap_or(HOSTED)
-            .to_owned(),
+fn base_url(asked: Option<Address>, environment: &Environment) -> Result<String, Error> {
+    let address = match asked {
+        Some(address) => address,
+        None => Address(
+            environment
+                .text("WANDB_BASE_URL")?
+                .unwrap_or(HOSTED)
+                .to_owned(),
+        ),
     };
+    let url = &address.0;
     let allowed = if url.contains("wandb.ai") && !url.contains("api.") {
         Some("the API's own address; for the hosted service that is https://api.wandb.ai")
     } else if url.contains("wandb.ai") && url.starts_with("http:") {
@@ -307,10 +336,8 @@ fn base_url(asked: Option<String>, environment: &Environment) -> Result<String, 
         let usable = url.parse::<ureq::http::Uri>().is_ok_and(|uri| {
             uri.host().is_some_and(|host| !host.is_empty())
                 && matches!(uri.scheme_str(), Some("http" | "https"))
-                && uri.query().is_none()
-                && !uri
-                    .authority()
-                    .is_some_and(|authority| authority.as_str().contains('@'))
+                // Wherever one is: what looks like a path to one parser is a password to another.
+                && !url.contains(['@', '?', '#'])
         });
         (!usable).then_some("an http or https URL without a name, a password or a query in it")
     };
@@ -318,7 +345,7 @@ fn base_url(asked: Option<String>, environment: &Environment) -> Result<String, 
         None => Ok(url.trim_end_matches('/').to_owned()),
         Some(allowed) => Err(Error::Setting {
             setting: "WANDB_BASE_URL",
-            found: url,
+            found: address.shown(),
             allowed,
         }),
     }

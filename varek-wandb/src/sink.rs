@@ -94,6 +94,9 @@ impl SinkBuilder {
 
     /// Logs a policy as a version of the artifact `varek-execution-policy` (type `policy`, file `policy.json`), to which rows are joined by this
     /// digest: `varek_core::Policy` is [`Serialize`], and has `digest`. Called again, it adds another policy.
+    ///
+    /// All of the policy is logged, values of its environment too: what is secret belongs to the command, of which no environment is
+    /// recorded.
     pub fn policy(mut self, digest: impl Into<String>, policy: impl Serialize) -> Self {
         let json = Value::of(&policy).map(|value| value.json().into_bytes());
         self.policies.push((digest.into(), json));
@@ -104,9 +107,10 @@ impl SinkBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Value`] where a policy cannot be written, those of [`Run::log_artifact`], and [`Error::Io`] where the host refuses a
-    /// thread.
+    /// [`Error::Value`] where a policy cannot be written, [`Error::Finished`], [`Error::Forked`], those of [`Run::log_artifact`], and
+    /// [`Error::Io`] where the host refuses a thread.
     pub fn start(self) -> Result<RunSink, Error> {
+        drop(self.run.shared.state()?);
         for (digest, json) in self.policies {
             let artifact = Artifact::new("varek-execution-policy", "policy")
                 .description("What bounded the runs whose rows have its digest as varek/policy.")

@@ -3,6 +3,7 @@
 //! What is uploaded later is what was copied: nothing of the original's later fate matters. Copies of one content are there once, at
 //! `varek/content`, and each artifact has names of its own for them, so that a client that deletes what it has uploaded deletes a name.
 
+mod place;
 mod walk;
 
 use std::fs::{self, File, OpenOptions};
@@ -14,6 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use md5::Md5;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use self::walk::walk;
@@ -195,7 +197,7 @@ impl Write for Draft {
 }
 
 impl Drafted {
-    /// Puts the file at its place, where it takes the place of what was there.
+    /// Puts the file at its place of this crate's own, where it takes the place of what was there.
     pub(crate) fn keep_at(mut self, path: &Path, made: &mut Made) -> Result<(), Error> {
         if let Some(parent) = path.parent() {
             make_directories(parent)?;
@@ -239,7 +241,9 @@ impl Drafted {
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     files: Vec<PathBuf>,
-    directory: Option<PathBuf>,
+    directories: Vec<PathBuf>,
+    /// Files whose places were taken.
+    replaced: Vec<place::Replaced>,
 }
 
 impl Made {
@@ -249,14 +253,15 @@ impl Made {
             make_directories(parent)?;
         }
         builder().create(path).map_err(Error::io("create", path))?;
-        self.directory = Some(path.to_owned());
+        self.directories.push(path.to_owned());
         Ok(())
     }
 
     /// Everything stays.
     pub(crate) fn keep(mut self) {
         self.files.clear();
-        self.directory = None;
+        self.directories.clear();
+        self.replaced.clear();
     }
 }
 
@@ -265,7 +270,10 @@ impl Drop for Made {
         for file in self.files.iter().rev() {
             let _ = fs::remove_file(file);
         }
-        if let Some(directory) = &self.directory {
+        for replaced in self.replaced.drain(..).rev() {
+            replaced.put_back();
+        }
+        for directory in self.directories.iter().rev() {
             let _ = fs::remove_dir(directory);
         }
     }
@@ -278,7 +286,13 @@ pub(crate) fn open(path: &Path) -> Result<File, Error> {
         .read(true)
         .custom_flags(flags.bits().cast_signed())
         .open(path)
-        .map_err(Error::io("open", path))?;
+        .map_err(|error| match Errno::from_io_error(&error) {
+            // A socket, or a device without a driver.
+            Some(Errno::NXIO | Errno::NODEV) => Error::NotAFile {
+                path: path.to_owned(),
+            },
+            _ => Error::io("open", path)(error),
+        })?;
     let known = file.metadata().map_err(Error::io("stat", path))?;
     if !known.is_file() {
         let path = path.to_owned();

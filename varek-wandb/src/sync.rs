@@ -16,7 +16,7 @@ use crate::{Environment, Error, Mode};
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct SyncOptions {
-    base_url: Option<String>,
+    base_url: Option<crate::settings::Address>,
     api_key: Option<crate::settings::Key>,
     roots: Option<PathBuf>,
     within: Option<Duration>,
@@ -32,7 +32,7 @@ impl SyncOptions {
 
     /// Where the API is: `WANDB_BASE_URL`.
     pub fn base_url(mut self, base_url: impl Into<String>) -> Self {
-        self.base_url = Some(base_url.into());
+        self.base_url = Some(crate::settings::Address(base_url.into()));
         self
     }
 

@@ -22,8 +22,9 @@ impl Run {
     /// # Errors
     ///
     /// [`Error::Setting`] where the run is not online, or its entity is not known: name it (`WANDB_ENTITY`), or wait until [`Run::url`] is there, by
-    /// which time the server has said it. [`Error::Io`] where the host refuses a thread.
+    /// which time the server has said it. [`Error::Finished`], [`Error::Forked`], and [`Error::Io`] where the host refuses a thread.
     pub fn weave(&self) -> Result<Otlp, Error> {
+        drop(self.shared.state()?);
         let settings = &self.shared.facts.settings;
         let key = match &settings.api_key {
             Some(key) if settings.mode == Mode::Online => &key.0,

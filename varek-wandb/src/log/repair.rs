@@ -4,9 +4,9 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Duration;
 
-use super::writer::lock;
 use super::{LogReader, LogWriter, Next};
 use crate::Error;
+use crate::lock::Locked;
 use crate::proto::{Exit, Final, Kind};
 
 /// What was wrong with a log, and was mended.
@@ -30,7 +30,7 @@ pub(crate) fn repair(path: &Path) -> Result<Repaired, Error> {
         .write(true)
         .open(path)
         .map_err(Error::io("open", path))?;
-    lock(&file, path)?;
+    let file = Locked::take(file, path)?;
     let length = file.metadata().map_err(Error::io("stat", path))?.len();
     let reading = file.try_clone().map_err(Error::io("open", path))?;
     let mut reader = LogReader::new(reading, path)?;

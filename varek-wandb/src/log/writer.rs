@@ -1,21 +1,21 @@
 //! Appending to a log.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use prost::Message;
-use rustix::fs::{FlockOperation, flock};
 
 use super::{BLOCK, CHUNK_HEADER, Chunk, HEADER, LARGEST, checksum, left_in_block};
 use crate::Error;
+use crate::lock::Locked;
 use crate::proto::{Kind, Record};
 
 /// A log that this process alone appends to.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
-    file: File,
+    file: Locked,
     path: PathBuf,
     /// Where the last whole record ends.
     length: u64,
@@ -38,9 +38,8 @@ impl LogWriter {
             .mode(0o600)
             .open(path)
             .map_err(Error::io("create", path))?;
-        lock(&file, path)?;
         let mut log = Self {
-            file,
+            file: Locked::take(file, path)?,
             path: path.to_owned(),
             length: 0,
             number: 0,
@@ -51,8 +50,8 @@ impl LogWriter {
         Ok(log)
     }
 
-    /// Takes a log whose last record, with this number, ends at `length`; `file` is locked.
-    pub(super) fn behind(file: File, path: PathBuf, length: u64, number: i64) -> Self {
+    /// Takes a log whose last record, with this number, ends at `length`.
+    pub(super) fn behind(file: Locked, path: PathBuf, length: u64, number: i64) -> Self {
         Self {
             file,
             path,
@@ -136,17 +135,6 @@ fn control(kind: &Kind) -> Option<crate::proto::Control> {
     Some(crate::proto::Control {
         mailbox_slot: slot.to_owned(),
     })
-}
-
-/// Takes the lock that a log's writer holds.
-pub(super) fn lock(file: &File, path: &Path) -> Result<(), Error> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse {
-            path: path.to_owned(),
-        }),
-        Err(errno) => Err(Error::io("lock", path)(errno.into())),
-    }
 }
 
 /// Puts a record's chunks, of which the first begins at `at`, behind `frame`, and says where they end.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{Durability, Facts, Run, timestamp};
 use crate::log::LogWriter;
 use crate::proto::{self, Item, Kind};
-use crate::settings::{Asked, Key, Settings};
+use crate::settings::{Address, Asked, Key, Settings};
 use crate::staging::random;
 use crate::upload::Server;
 use crate::{Environment, Error, Mode, Value, names};
@@ -71,8 +71,12 @@ impl RunBuilder {
         /// The run's name in addresses and files, unique within the project: `WANDB_RUN_ID`. Eight random characters of `a-z0-9` where
         /// nobody says it.
         id
-        /// Where the API is: `WANDB_BASE_URL`; the hosted service where nobody says it.
-        base_url
+    }
+
+    /// Where the API is: `WANDB_BASE_URL`; the hosted service where nobody says it.
+    pub fn base_url(mut self, base_url: impl Into<String>) -> Self {
+        self.asked.base_url = Some(Address(base_url.into()));
+        self
     }
 
     /// Tags of 1 to 64 characters each: `WANDB_TAGS`, separated by commas there.

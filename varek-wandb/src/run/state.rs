@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::{Durability, Shared, check_size, item, items, line_size};
 use crate::log::LogWriter;
 use crate::proto::{Exit, Final, History, Item, Kind, Step, Summary};
-use crate::staging::random;
+use crate::staging::{Made, random};
 use crate::{Error, Value};
 
 /// Keeps one order of all records: whoever holds it appends.
@@ -84,6 +84,21 @@ impl State {
         Ok(())
     }
 
+    /// The same for records that name files, which stay if the records are in the log, whether or not they could be brought to the disk.
+    pub(super) fn append_with(
+        &mut self,
+        shared: &Shared,
+        kinds: Vec<Kind>,
+        made: Made,
+    ) -> Result<(), Error> {
+        let before = self.records;
+        let done = self.append(shared, kinds);
+        if done.is_ok() || self.records > before {
+            made.keep();
+        }
+        done
+    }
+
     /// Brings the log to the disk.
     pub(super) fn sync(&mut self) -> Result<(), Error> {
         self.log.as_mut().map_or(Ok(()), LogWriter::sync)
@@ -157,7 +172,7 @@ impl State {
             update: summary,
             remove: Vec::new(),
         });
-        self.append_row(shared, step, vec![history, summary])?;
+        self.append_row(shared, step, vec![history, summary], Made::default())?;
         Ok(step)
     }
 
@@ -167,9 +182,10 @@ impl State {
         shared: &Shared,
         step: u64,
         kinds: Vec<Kind>,
+        made: Made,
     ) -> Result<(), Error> {
         let before = self.records;
-        let done = self.append(shared, kinds);
+        let done = self.append_with(shared, kinds, made);
         // A row that is in the log, and could not be brought to the disk, has had its step.
         if done.is_ok() || self.records > before {
             self.last_step = Some(step);
@@ -215,7 +231,7 @@ impl State {
                 update,
                 remove: Vec::new(),
             }));
-            self.append_row(shared, last, kinds)?;
+            self.append_row(shared, last, kinds, Made::default())?;
         }
         prepared
     }

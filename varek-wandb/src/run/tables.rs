@@ -92,7 +92,7 @@ impl Run {
             ),
         ];
         let value = Value::Map(value.map(|(name, value)| (name.to_owned(), value)).into());
-        shown.keep_at(&run.join("files").join(&path), &mut made)?;
+        shown.keep_among_files(run, &path, &mut made)?;
         let Prepared {
             step,
             history,
@@ -108,8 +108,7 @@ impl Run {
             }),
         ];
         let logged = LoggedTable { step, ..logged };
-        state.append_row(&self.shared, step, kinds)?;
-        made.keep();
+        state.append_row(&self.shared, step, kinds, made)?;
         state.sync()?;
         Ok(logged)
     }

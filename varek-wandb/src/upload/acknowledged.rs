@@ -5,15 +5,15 @@
 //! twice (alerts), and what tells this uploader's lines from those of others, is written down before it is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::lock::Locked;
 
 /// One line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +59,12 @@ pub(super) struct Lines {
 /// The file, locked, and what it says.
 #[derive(Debug)]
 pub(super) struct Acknowledged {
-    file: File,
+    file: Locked,
     path: PathBuf,
+    /// Where the last whole line ends.
+    length: u64,
+    /// Something beyond `length` may have been written.
+    dirty: bool,
     pub(super) place: Option<Place>,
     pub(super) sending: Lines,
     pub(super) sent: Lines,
@@ -80,7 +84,7 @@ impl Acknowledged {
         let directory = log.parent().unwrap_or(Path::new(".")).join("varek");
         fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
         let path = directory.join("acknowledged.jsonl");
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
@@ -88,17 +92,15 @@ impl Acknowledged {
             .mode(0o600)
             .open(&path)
             .map_err(Error::io("open", &path))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::InUse { path }),
-            Err(errno) => return Err(Error::io("lock", &path)(errno.into())),
-        }
+        let mut file = Locked::take(file, &path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)
             .map_err(Error::io("read", &path))?;
         let mut read = Self {
             file,
             path,
+            length: 0,
+            dirty: true,
             place: None,
             sending: Lines::default(),
             sent: Lines::default(),
@@ -109,17 +111,12 @@ impl Acknowledged {
             completing: false,
             complete: false,
         };
-        let mut good = 0;
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             let Some(entry) = whole(line) else { break };
             read.note(&entry);
-            good += line.len() as u64;
+            read.length += line.len() as u64;
         }
-        // Nothing is appended behind a torn line.
-        read.file
-            .set_len(good)
-            .and_then(|()| read.file.seek(SeekFrom::Start(good)))
-            .map_err(Error::io("cut", &read.path))?;
+        read.cut().map_err(Error::io("cut", &read.path))?;
         Ok(read)
     }
 
@@ -128,11 +125,35 @@ impl Acknowledged {
         let mut line = serde_json::to_vec(entry)
             .map_err(|error| Error::io("write", &self.path)(error.into()))?;
         line.push(b'\n');
-        self.file
-            .write_all(&line)
-            .and_then(|()| self.file.sync_data())
-            .map_err(Error::io("write", &self.path))?;
+        let written = self.append(&line);
+        written.map_err(Error::io("write", &self.path))?;
         self.note(entry);
+        Ok(())
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.dirty {
+            self.cut()?;
+        }
+        let written = self
+            .file
+            .write_all(line)
+            .and_then(|()| self.file.sync_data());
+        if written.is_ok() {
+            self.length += line.len() as u64;
+        } else {
+            self.dirty = true;
+            // Tried again before the next line, if it does not work now.
+            let _ = self.cut();
+        }
+        written
+    }
+
+    /// Takes a torn line away: nothing is appended behind one, since nothing behind it would be read.
+    fn cut(&mut self) -> io::Result<()> {
+        self.file.set_len(self.length)?;
+        self.file.seek(SeekFrom::Start(self.length))?;
+        self.dirty = false;
         Ok(())
     }
 

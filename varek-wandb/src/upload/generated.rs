@@ -1,22 +1,25 @@
 //! Files that clients make for a run, beside those that it saved.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::document::Document;
+use crate::Error;
 use crate::proto::Environment;
+use crate::staging::{Draft, Made};
 
 /// Writes them into the run's `files`, and gives the names of those that are there. A file that is there is left as it is, and one that
 /// cannot be written is left out: nothing is in them that is not in the log.
-pub(super) fn write(document: &Document, files: &Path) -> Vec<String> {
+pub(super) fn write(document: &Document, run: &Path) -> Vec<String> {
+    let files = run.join("files");
     let mut written = Vec::new();
     let mut put = |name: &str, text: String| {
-        let path = files.join(name);
-        if path.exists() || fs::write(&path, text).is_ok() {
+        // Whole or not at all: what is there is sent as it is.
+        let made = files.join(name).exists() || make(run, name, &text).is_ok();
+        if made {
             written.push(name.to_owned());
         }
     };
@@ -30,6 +33,14 @@ pub(super) fn write(document: &Document, files: &Path) -> Vec<String> {
         put("wandb-summary.json", document.summary.json());
     }
     written
+}
+
+fn make(run: &Path, name: &str, text: &str) -> Result<(), Error> {
+    let mut made = Made::default();
+    let draft = Draft::of_bytes(run, text.as_bytes())?;
+    draft.keep_among_files(run, name, &mut made)?;
+    made.keep();
+    Ok(())
 }
 
 /// JSON is YAML.

@@ -395,8 +395,7 @@ impl Stream {
         }
         let exit = self.document.exit.take();
         if exit.is_some() && !self.closed {
-            let files = self.shared.directory.join("files");
-            for path in generated::write(&self.document, &files) {
+            for path in generated::write(&self.document, &self.shared.directory) {
                 self.document.jobs.push(Job::File {
                     record: GENERATED,
                     path,

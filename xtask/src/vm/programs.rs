@@ -54,6 +54,10 @@ pub(crate) const HOST_ONLY: &[(&str, &str)] = &[
         "uploads to a server on loopback, which no kernel does differently",
     ),
     (
+        "varek-wandb/tests/run/main.rs",
+        "uploads to a server on loopback, and what it does to files and processes is the same on every kernel",
+    ),
+    (
         "varek-wandb/tests/sink.rs",
         "uploads to a server on loopback, which no kernel does differently",
     ),
