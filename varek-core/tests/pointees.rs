@@ -278,7 +278,7 @@ fn a_call_that_kills_is_read_before_the_kill() {
 
 #[test]
 fn a_storm_is_read_now_and_then_and_ended_by_its_budget() {
-    const STORM: u64 = 1_000_000;
+    const STORM: u64 = 200_000;
     let test = test_name!();
     // On a slow machine as many as it makes in its time; the bound is the same.
     let storm = STORM / u64::from(support::pace());
