@@ -225,9 +225,8 @@ impl Client {
         part: Part,
     ) -> Result<Stored, Failure> {
         let what = "upload";
-        if in_the_clear(&self.server.base_url, url) {
-            let reason =
-                format!("{what}: the server gave an address without TLS, and has one itself");
+        if let Some(wrong) = unusable(&self.server.base_url, url) {
+            let reason = format!("{what}: the server gave an address {wrong}");
             return Err(Failure::Refused { reason });
         }
         self.repeated(|| {
@@ -396,12 +395,16 @@ fn told(error: &ureq::Error) -> String {
     }
 }
 
-/// Whether a file would lose the privacy that the API has.
-fn in_the_clear(api: &str, storage: &str) -> bool {
-    api.starts_with("https://")
-        && !storage
-            .get(..8)
-            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
+/// What keeps files from being sent to an address: it is none, or they would lose the privacy that the API has.
+fn unusable(api: &str, storage: &str) -> Option<&'static str> {
+    let parsed: Option<Uri> = storage.parse().ok();
+    let parsed = parsed.filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
+    match parsed.as_ref().and_then(Uri::scheme_str) {
+        Some("https") => None,
+        Some("http") if !api.starts_with("https://") => None,
+        Some("http") => Some("without TLS, and has one with it itself"),
+        _ => Some("that is none"),
+    }
 }
 
 /// Where a redirect of storage leads, which may be an address of the same host.
@@ -485,18 +488,29 @@ mod tests {
     }
 
     #[test]
-    fn storage_of_an_api_with_tls_has_it_too() {
-        let api = "https://wandb.example.com";
-        for (storage, clear) in [
-            ("https://storage.example.com/a", false),
-            ("HTTPS://storage.example.com/a", false),
-            ("http://storage.example.com/a", true),
-            ("", true),
+    fn storage_has_an_address_and_tls_where_the_api_has_it() {
+        let (private, local) = ("https://wandb.example.com", "http://127.0.0.1:1");
+        for good in [
+            "https://storage.example.com/a?b=c",
+            "HTTPS://storage.example.com/a",
         ] {
-            assert_eq!(in_the_clear(api, storage), clear, "{storage}");
+            assert_eq!(unusable(private, good), None, "{good}");
+            assert_eq!(unusable(local, good), None, "{good}");
         }
-        // An API on this machine has storage on it.
-        assert!(!in_the_clear("http://127.0.0.1:1", "http://127.0.0.1:1/a"));
+        // An API on this machine may have storage on it.
+        assert_eq!(unusable(local, "http://127.0.0.1:2/a"), None);
+        let clear = unusable(private, "http://storage.example.com/a").unwrap();
+        assert!(clear.contains("without TLS"), "{clear}");
+        for none in [
+            "",
+            "http://[",
+            "file:///etc/passwd",
+            "//host/a",
+            "/a",
+            "http:///a",
+        ] {
+            assert_eq!(unusable(local, none), Some("that is none"), "{none}");
+        }
     }
 
     #[test]

@@ -46,6 +46,10 @@ pub(crate) const HOST_ONLY: &[(&str, &str)] = &[
         "uploads to a server on loopback, gigabytes among it, which no kernel does differently",
     ),
     (
+        "varek-wandb/tests/hostile.rs",
+        "uploads to servers on loopback, which no kernel does differently",
+    ),
+    (
         "varek-wandb/tests/official.rs",
         "runs the official client, which takes minutes in a machine",
     ),
