@@ -6,13 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use crate::capture::Tail;
 use crate::error::Error;
 use crate::outcome::Outcome;
 
 /// What a run came to.
 pub(crate) enum Finish {
     /// The guest was started, or could have been but for a limit.
-    Outcome(Box<Outcome>),
+    Outcome {
+        outcome: Box<Outcome>,
+        /// Of stdout and of stderr. They are put in their place by whoever asks for the outcome, not by the supervisor, on
+        /// whose thread all runs would wait for gigabytes to be copied.
+        tails: [Tail; 2],
+    },
     /// The guest could not be started.
     NotStarted(Error),
 }
@@ -139,8 +145,15 @@ pub(crate) fn wake(waker: Option<Waker>) {
 }
 
 fn take_finish(state: &mut State) -> Option<Result<Outcome, Error>> {
-    match &state.finish {
-        Some(Finish::Outcome(outcome)) => return Some(Ok(outcome.as_ref().clone())),
+    match &mut state.finish {
+        Some(Finish::Outcome {
+            outcome,
+            tails: [out, err],
+        }) => {
+            outcome.stdout.append(out);
+            outcome.stderr.append(err);
+            return Some(Ok(outcome.as_ref().clone()));
+        }
         Some(Finish::NotStarted(_)) => {
             state.gone = Some("the run could not be started, as was said before".into());
             if let Some(Finish::NotStarted(error)) = state.finish.take() {
