@@ -125,13 +125,16 @@ impl Cell {
 
     /// The outcome, if the run is over; otherwise `waker` is woken when it is.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Result<Outcome, Error>> {
+        // Its clone, and the drop of the one before it, are the embedder's code, for which nobody is to wait.
+        let waker = waker.cloned();
         let mut state = self.state();
         let result = take_finish(&mut state);
-        if result.is_none()
-            && let Some(waker) = waker
-        {
-            state.waker = Some(waker.clone());
-        }
+        let unneeded = match waker {
+            Some(waker) if result.is_none() => state.waker.replace(waker),
+            waker => waker,
+        };
+        drop(state);
+        drop(unneeded);
         result
     }
 }
@@ -140,7 +143,16 @@ impl Cell {
 /// the other runs.
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        harmless(|| waker.wake());
+    }
+}
+
+/// Calls code of the embedder's that may panic, and with something that panics again when it is dropped: then it is not.
+pub(crate) fn harmless(call: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call))
+        && let Err(worse) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        std::mem::forget(worse);
     }
 }
 
