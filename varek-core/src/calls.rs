@@ -5,10 +5,10 @@
 //! supervisor's thread.
 
 use std::io::{self, Read as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::cell::harmless;
 use crate::pipe::ChildOutput;
 use crate::sys;
 
@@ -39,9 +39,9 @@ impl Calls {
                 sys::block_signals();
                 let _ends = ends;
                 // It goes with the output, which nobody reads then and which is thrown away.
-                let _ = catch_unwind(AssertUnwindSafe(|| hand_over(output, &mut callback)));
+                harmless(|| hand_over(output, &mut callback));
                 // What it holds may panic too.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(callback)));
+                harmless(|| drop(callback));
             })
             .map(drop)
     }

@@ -107,17 +107,39 @@ impl Buffer {
         self.total > (self.head.len() + self.tail.len()) as u64
     }
 
-    pub(crate) fn finish(self) -> Captured {
+    /// What was kept, in two parts: putting them together copies as much as the guest wrote, which is not for every thread.
+    pub(crate) fn finish(self) -> Kept {
         let cut = self.over().then_some(self.head.len());
-        let mut bytes = self.head;
-        let (front, back) = self.tail.as_slices();
-        bytes.extend_from_slice(front);
-        bytes.extend_from_slice(back);
-        Captured {
-            bytes,
-            total: self.total,
-            cut,
+        Kept {
+            begin: Captured {
+                bytes: self.head,
+                total: self.total,
+                cut,
+            },
+            tail: self.tail,
         }
+    }
+}
+
+/// What was kept of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Without the bytes of the tail.
+    pub(crate) begin: Captured,
+    pub(crate) tail: Tail,
+}
+
+/// Bytes that go behind those of a [`Captured`].
+pub(crate) type Tail = VecDeque<u8>;
+
+impl Captured {
+    /// Puts these behind the bytes that are there; none are left.
+    pub(crate) fn append(&mut self, tail: &mut Tail) {
+        let tail = std::mem::take(tail);
+        let (front, back) = tail.as_slices();
+        self.bytes.reserve_exact(tail.len());
+        self.bytes.extend_from_slice(front);
+        self.bytes.extend_from_slice(back);
     }
 }
 
@@ -127,13 +149,32 @@ mod tests {
 
     use super::*;
 
+    fn whole(buffer: Buffer) -> Captured {
+        let Kept {
+            mut begin,
+            mut tail,
+        } = buffer.finish();
+        begin.append(&mut tail);
+        begin
+    }
+
+    #[test]
+    fn the_end_of_a_stream_copies_none_of_it() {
+        let mut buffer = Buffer::new(1 << 20);
+        buffer.push(&vec![1; 3 << 20]);
+        let (head, tail) = (buffer.head.as_ptr(), buffer.tail.as_slices().0.as_ptr());
+        let kept = buffer.finish();
+        assert_eq!(kept.begin.bytes.as_ptr(), head);
+        assert_eq!(kept.tail.as_slices().0.as_ptr(), tail);
+    }
+
     #[test]
     fn head_and_tail_are_kept_and_the_rest_is_counted() {
         let mut buffer = Buffer::new(4);
         buffer.push(b"abc");
         assert!(!buffer.over());
         buffer.push(b"defgh");
-        let captured = buffer.finish();
+        let captured = whole(buffer);
         assert_eq!(captured.bytes, b"abgh");
         assert_eq!(
             (captured.total, captured.omitted(), captured.cut),
@@ -146,7 +187,7 @@ mod tests {
     fn bytes_that_are_no_text_are_not_lost_in_json() {
         let mut buffer = Buffer::new(4);
         buffer.push(&[0xff, 0x00]);
-        let json = serde_json::to_value(buffer.finish()).unwrap();
+        let json = serde_json::to_value(whole(buffer)).unwrap();
         assert_eq!(json["base64"], "/wA=");
         assert_eq!(json["truncated"], false);
     }
@@ -158,9 +199,9 @@ mod tests {
             bound in 2_u64..64,
             cuts in proptest::collection::vec(0_usize..300, 0..8),
         ) {
-            let mut whole = Buffer::new(bound);
-            whole.push(&data);
-            let whole = whole.finish();
+            let mut all = Buffer::new(bound);
+            all.push(&data);
+            let all = whole(all);
             let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(data.len())).collect();
             cuts.sort_unstable();
             let mut parts = Buffer::new(bound);
@@ -169,12 +210,12 @@ mod tests {
                 parts.push(&data[from..cut]);
                 from = cut;
             }
-            prop_assert_eq!(&parts.finish(), &whole);
-            prop_assert!(whole.bytes.len() as u64 <= bound);
-            prop_assert_eq!(whole.truncated(), data.len() as u64 > bound);
-            let keep = whole.cut.unwrap_or(data.len());
-            prop_assert_eq!(&whole.bytes[..keep], &data[..keep]);
-            prop_assert!(data.ends_with(&whole.bytes[keep..]));
+            prop_assert_eq!(&whole(parts), &all);
+            prop_assert!(all.bytes.len() as u64 <= bound);
+            prop_assert_eq!(all.truncated(), data.len() as u64 > bound);
+            let keep = all.cut.unwrap_or(data.len());
+            prop_assert_eq!(&all.bytes[..keep], &data[..keep]);
+            prop_assert!(data.ends_with(&all.bytes[keep..]));
         }
     }
 }

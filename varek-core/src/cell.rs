@@ -6,13 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use crate::capture::Tail;
 use crate::error::Error;
 use crate::outcome::Outcome;
 
 /// What a run came to.
 pub(crate) enum Finish {
     /// The guest was started, or could have been but for a limit.
-    Outcome(Box<Outcome>),
+    Outcome {
+        outcome: Box<Outcome>,
+        /// Of stdout and of stderr. They are put in their place by whoever asks for the outcome, not by the supervisor, on
+        /// whose thread all runs would wait for gigabytes to be copied.
+        tails: [Tail; 2],
+    },
     /// The guest could not be started.
     NotStarted(Error),
 }
@@ -119,13 +125,16 @@ impl Cell {
 
     /// The outcome, if the run is over; otherwise `waker` is woken when it is.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Result<Outcome, Error>> {
+        // Its clone, and the drop of the one before it, are the embedder's code, for which nobody is to wait.
+        let waker = waker.cloned();
         let mut state = self.state();
         let result = take_finish(&mut state);
-        if result.is_none()
-            && let Some(waker) = waker
-        {
-            state.waker = Some(waker.clone());
-        }
+        let unneeded = match waker {
+            Some(waker) if result.is_none() => state.waker.replace(waker),
+            waker => waker,
+        };
+        drop(state);
+        drop(unneeded);
         result
     }
 }
@@ -134,13 +143,29 @@ impl Cell {
 /// the other runs.
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        harmless(|| waker.wake());
+    }
+}
+
+/// Calls code of the embedder's that may panic, and with something that panics again when it is dropped: then it is not.
+pub(crate) fn harmless(call: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call))
+        && let Err(worse) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        std::mem::forget(worse);
     }
 }
 
 fn take_finish(state: &mut State) -> Option<Result<Outcome, Error>> {
-    match &state.finish {
-        Some(Finish::Outcome(outcome)) => return Some(Ok(outcome.as_ref().clone())),
+    match &mut state.finish {
+        Some(Finish::Outcome {
+            outcome,
+            tails: [out, err],
+        }) => {
+            outcome.stdout.append(out);
+            outcome.stderr.append(err);
+            return Some(Ok(outcome.as_ref().clone()));
+        }
         Some(Finish::NotStarted(_)) => {
             state.gone = Some("the run could not be started, as was said before".into());
             if let Some(Finish::NotStarted(error)) = state.finish.take() {

@@ -23,6 +23,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::limits::GIB;
+
+/// Bytes of one file that are read, whatever was asked for: the embedder has to hold them, and how many there are is the guest's
+/// choice, who can make a file of terabytes with one call.
+pub(crate) const MOST: u64 = 4 * GIB;
 /// How often a look-up is made that the kernel could not be sure of, since names changed under it.
 const TRIES: usize = 64;
 
@@ -88,7 +93,7 @@ impl Files {
         act(directory.as_fd())
     }
 
-    /// What is in this file, which must have at most `bound` bytes.
+    /// What is in this file, which must have at most `bound` bytes, and no more than 4 GiB.
     ///
     /// The guest may be writing to it: what is read is what was there while it was read.
     ///
@@ -316,14 +321,20 @@ pub(crate) fn get(
     if stat.st_nlink > 1 && owner.is_some_and(|(uid, _)| uid != stat.st_uid) {
         return Err(FileError::Foreign);
     }
+    let bound = bound.min(MOST);
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     if size > bound {
         return Err(FileError::TooLarge { size, bound });
     }
-    let mut contents = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    let mut contents = Vec::new();
+    let room = usize::try_from(size).unwrap_or(usize::MAX);
+    // Memory that is not there is an answer like any other, not the embedder's end.
+    if contents.try_reserve_exact(room).is_err() {
+        return Err(Errno::NOMEM.into());
+    }
     // It may grow while it is read.
     File::from(file)
-        .take(bound.saturating_add(1))
+        .take(bound + 1)
         .read_to_end(&mut contents)?;
     let size = contents.len() as u64;
     if size > bound {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -53,7 +54,7 @@ pub struct Outcome {
         skip_serializing_if = "Collected::is_empty",
         serialize_with = "files_as_json"
     )]
-    pub(crate) files: Collected,
+    pub(crate) files: Arc<Collected>,
     /// The program and its arguments, as in the first event.
     #[serde(skip)]
     pub(crate) ran: Option<(String, Arguments)>,
@@ -79,7 +80,7 @@ impl Outcome {
             enforcement: Enforcement::default(),
             cleanup: Cleanup::Complete,
             faults: Vec::new(),
-            files: Collected::new(),
+            files: Arc::default(),
             ran: None,
             scratch: None,
         }

@@ -51,6 +51,22 @@ impl ByteQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Asks `ready` for an answer, or has the task woken when something has changed. What the embedder's waker does when it is
+    /// cloned or dropped, it does while nobody waits for the queue: the supervisor would, and all runs with it.
+    fn poll<T>(
+        &self,
+        context: &Context<'_>,
+        ready: impl FnOnce(MutexGuard<'_, State>) -> Result<T, MutexGuard<'_, State>>,
+    ) -> Poll<T> {
+        let waker = context.waker().clone();
+        let (former, answer) = match ready(self.state()) {
+            Ok(answer) => (Some(waker), Poll::Ready(answer)),
+            Err(mut state) => (state.waker.replace(waker), Poll::Pending),
+        };
+        drop(former);
+        answer
+    }
+
     /// Puts bytes in, whatever the capacity; says whether there is room for more.
     pub(crate) fn push(&self, bytes: &[u8]) -> bool {
         let mut state = self.state();
@@ -183,12 +199,12 @@ impl ChildOutput {
         if buffer.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let mut state = self.queue.state();
-        if state.bytes.is_empty() && !state.finished {
-            state.waker = Some(context.waker().clone());
-            return Poll::Pending;
-        }
-        Poll::Ready(take(state, &self.notify, buffer))
+        self.queue.poll(context, |state| {
+            if state.bytes.is_empty() && !state.finished {
+                return Err(state);
+            }
+            Ok(take(state, &self.notify, buffer))
+        })
     }
 }
 
@@ -270,12 +286,12 @@ impl ChildInput {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let mut state = self.queue.state();
-        if state.bytes.len() >= CAPACITY && !state.abandoned && !state.finished {
-            state.waker = Some(context.waker().clone());
-            return Poll::Pending;
-        }
-        Poll::Ready(give(state, &self.notify, bytes))
+        self.queue.poll(context, |state| {
+            if state.bytes.len() >= CAPACITY && !state.abandoned && !state.finished {
+                return Err(state);
+            }
+            Ok(give(state, &self.notify, bytes))
+        })
     }
 
     /// Ready when the guest's pipe has everything that was written.
@@ -284,15 +300,15 @@ impl ChildInput {
     ///
     /// [`io::ErrorKind::BrokenPipe`] when the guest has closed its end or is gone.
     pub fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.queue.state();
-        if state.abandoned {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
-        if state.bytes.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
-        state.waker = Some(context.waker().clone());
-        Poll::Pending
+        self.queue.poll(context, |state| {
+            if state.abandoned {
+                return Ok(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            if state.bytes.is_empty() {
+                return Ok(Ok(()));
+            }
+            Err(state)
+        })
     }
 
     /// Gives the guest end of file after what was written, without waiting for that.

@@ -22,11 +22,10 @@ use crate::child::{Directory, Report};
 use crate::command::{Command, Input, InputKind, Output, ScratchFile};
 use crate::creation::Creation;
 use crate::error::Error;
-use crate::files::{Files, plain};
+use crate::files::{self, Files, plain};
 use crate::identity::Lease;
 use crate::kits::{Kit, Kits};
 use crate::landlock::{Access, Grants};
-use crate::limits::GIB;
 use crate::mounts::{self, Bound, MountPlan};
 use crate::namespaces::{Namespace, TMP, hidden};
 use crate::pipe::ByteQueue;
@@ -255,7 +254,7 @@ fn wanted(command: &Command) -> Result<Vec<(PathBuf, u64)>, Error> {
         let plain = plain.ok_or_else(|| {
             refuse("is not beneath the scratch directory: give a relative path without '..'")
         })?;
-        if *bound > 4 * GIB {
+        if *bound > files::MOST {
             return Err(refuse(
                 "has a bound over 4 GiB, all of which the embedder would have to keep in memory",
             ));

@@ -310,14 +310,37 @@ impl Policy {
     }
 
     /// The digest of the policy, whatever the order and the format in which its fields were written: SHA-256 over its JSON form, `sha256:` and 64 hexadecimal digits.
+    ///
+    /// A path that is not UTF-8, which no file can say, is in it by its bytes.
     pub fn digest(&self) -> String {
         let mut text = String::from("sha256:");
-        // A policy is made of strings, numbers and lists: its JSON form cannot fail.
-        let json = serde_json::to_vec(self).unwrap_or_default();
+        // JSON has strings, numbers and lists for everything in a policy but such paths.
+        let json = serde_json::to_vec(self).or_else(|_| serde_json::to_vec(&self.in_words()));
+        let json = json.unwrap_or_default();
         for byte in Sha256::digest(json) {
             let _ = write!(text, "{byte:02x}");
         }
         text
+    }
+
+    /// The same with words for paths that are not UTF-8. They begin with NUL, as no path does.
+    fn in_words(&self) -> Self {
+        let mut policy = self.clone();
+        let files = &mut policy.filesystem;
+        let lists = [
+            &mut files.read,
+            &mut files.write,
+            &mut files.execute,
+            &mut files.programs,
+            &mut policy.search_path,
+        ];
+        for path in lists.into_iter().flatten() {
+            if path.to_str().is_none() {
+                let bytes = path.as_os_str().as_encoded_bytes();
+                *path = format!("\0{}", bytes.escape_ascii()).into();
+            }
+        }
+        policy
     }
 
     /// Everything in the policy that contradicts itself or is out of range, whatever the host.
@@ -412,6 +435,9 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
     use crate::limits::MIB;
 
@@ -490,5 +516,28 @@ mod tests {
         assert_eq!(digest.len(), "sha256:".len() + 64);
         assert_ne!(digest, Policy::python().memory(MIB * 7).digest());
         assert_ne!(digest, Policy::native().digest());
+    }
+
+    #[test]
+    fn policies_with_paths_that_are_no_text_have_digests_of_their_own() {
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        let odd = || Policy::python().read(path(b"/srv/\xff"));
+        assert_eq!(odd().problems(), []);
+        let mut searched = odd();
+        searched.search_path.push(path(b"/opt/\xff"));
+        let policies = [
+            odd(),
+            odd().memory(MIB * 7),
+            Policy::native().read(path(b"/srv/\xff")),
+            Policy::python().read(path(b"/srv/\xfe")),
+            Policy::python().write(path(b"/srv/\xff")),
+            Policy::python().execute(path(b"/srv/\xff")),
+            // The words of one.
+            Policy::python().read(r"/srv/\xff"),
+            searched,
+        ];
+        let digests: BTreeSet<_> = policies.iter().map(Policy::digest).collect();
+        assert_eq!(digests.len(), policies.len());
+        assert_eq!(odd().digest(), odd().digest());
     }
 }

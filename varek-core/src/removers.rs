@@ -24,7 +24,7 @@ use crate::sys;
 #[derive(Clone, Default)]
 pub(crate) struct Collection {
     wanted: Arc<[(PathBuf, u64)]>,
-    collected: Arc<OnceLock<Collected>>,
+    collected: Arc<OnceLock<Arc<Collected>>>,
 }
 
 impl Collection {
@@ -37,14 +37,16 @@ impl Collection {
 
     /// Once, however often a removal is tried.
     fn make(&self, scratch: &Scratch) {
-        self.collected.get_or_init(|| scratch.collect(&self.wanted));
+        self.collected
+            .get_or_init(|| scratch.collect(&self.wanted).into());
     }
 
-    /// What was read so far, and of the rest that it was not.
-    pub(crate) fn result(&self) -> Collected {
+    /// What was read so far, and of the rest that it was not. It is shared, not copied: the supervisor asks for it, and how
+    /// much there is is the guest's choice.
+    pub(crate) fn result(&self) -> Arc<Collected> {
         let late = || {
             let late = |(path, _): &(PathBuf, u64)| (path.clone(), Err(FileError::NotInTime));
-            self.wanted.iter().map(late).collect()
+            Arc::new(self.wanted.iter().map(late).collect())
         };
         self.collected.get().cloned().unwrap_or_else(late)
     }

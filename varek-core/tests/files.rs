@@ -71,6 +71,20 @@ print(open('in.txt').read())";
 }
 
 #[test]
+fn what_was_collected_is_held_once_however_many_ask_for_it() {
+    let sandbox = sandbox!(python());
+    let source = "open('large', 'w').write('x' * 1_000_000)";
+    let mut child = sandbox
+        .spawn(Command::python(source).collect("large", MIB))
+        .unwrap();
+    let [one, two] = [child.wait().unwrap(), child.wait().unwrap()];
+    let large = one.file("large").unwrap();
+    assert_eq!(large.len(), 1_000_000);
+    // Otherwise the supervisor, with which all runs wait, copies as much as the guest likes.
+    assert_eq!(large.as_ptr(), two.file("large").unwrap().as_ptr());
+}
+
+#[test]
 fn files_are_collected_however_a_run_ends() {
     let sandbox = sandbox!(python().wall_clock(seconds(1)));
     let source = "open('partial', 'w').write('so far')\nprint(flush=True)\nwhile True: pass";

@@ -15,8 +15,8 @@ use std::future::Future as _;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -165,6 +165,97 @@ fn who_polled_last_is_woken_once() {
     drop(stdin);
     assert!(task.join().unwrap().success());
     assert_eq!(*counts[2].wakes.lock().unwrap(), 1);
+}
+
+/// Panics when it is woken, with what panics again when it is dropped.
+struct Rash;
+
+struct Again;
+
+impl Wake for Rash {
+    fn wake(self: Arc<Self>) {
+        std::panic::panic_any(Again);
+    }
+}
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        panic!("once more");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_twice_ends_no_run() {
+    let Some(sandbox) = sandbox_or_not_run(test_name!(), native()) else {
+        return;
+    };
+    let mut beside = sandbox.spawn(wait_for_input()).unwrap();
+    let mut awaited = sandbox.spawn(wait_for_input()).unwrap();
+    let read = shell("read line; echo $line").stdin(Input::piped());
+    let mut polled = sandbox.spawn(read.stdout(Output::piped())).unwrap();
+    let waker = Waker::from(Arc::new(Rash));
+    let context = &mut Context::from_waker(&waker);
+    assert!(Pin::new(&mut awaited).poll(context).is_pending());
+    let mut output = polled.stdout.take().unwrap();
+    let read = Pin::new(&mut output).poll_read(context, &mut [0; 9]);
+    assert!(read.is_pending());
+
+    polled.stdin.take().unwrap().write_all(b"woken\n").unwrap();
+    assert!(polled.wait().unwrap().success());
+    drop(awaited.stdin.take());
+    assert!(awaited.wait().unwrap().success());
+    drop(beside.stdin.take());
+    assert!(beside.wait().unwrap().success());
+}
+
+/// Is not dropped before somebody lets it.
+struct Lingering {
+    let_go: Mutex<mpsc::Receiver<()>>,
+    was_let: Arc<AtomicBool>,
+}
+
+impl Wake for Lingering {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        let let_go = self.let_go.lock().unwrap();
+        let was_let = let_go.recv_timeout(Duration::from_secs(20)).is_ok();
+        self.was_let.store(was_let, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_waker_that_is_not_done_with_its_drop_delays_no_deadline() {
+    let policy = native().wall_clock(Duration::from_secs(1));
+    let Some(sandbox) = sandbox_or_not_run(test_name!(), policy) else {
+        return;
+    };
+    let command = wait_for_input().stdout(Output::piped());
+    let mut child = sandbox.spawn(command).unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let (let_go, held) = mpsc::channel();
+    let was_let = Arc::new(AtomicBool::new(false));
+    let lingering = Lingering {
+        let_go: Mutex::new(held),
+        was_let: was_let.clone(),
+    };
+    let task = thread::spawn(move || {
+        let mut poll = |waker: &Waker| {
+            let context = &mut Context::from_waker(waker);
+            Pin::new(&mut output).poll_read(context, &mut [0; 9])
+        };
+        let pending = poll(&Waker::from(Arc::new(lingering))).is_pending();
+        // Takes its place.
+        let _ = poll(Waker::noop());
+        pending
+    });
+    let outcome = child.wait().unwrap();
+    assert_eq!(outcome.termination, Termination::Killed(Cause::WallClock));
+    let _ = let_go.send(());
+    assert!(task.join().unwrap());
+    assert!(was_let.load(Ordering::Relaxed));
 }
 
 #[test]

@@ -164,6 +164,21 @@ fn a_file_is_read_up_to_its_bound_and_a_huge_one_not_at_all() {
 }
 
 #[test]
+fn a_file_that_no_memory_holds_is_too_large_whatever_the_bound() {
+    let place = Place::new();
+    let files = place.files();
+    files.put("small", "all of it").unwrap();
+    assert_eq!(files.get("small", u64::MAX).unwrap(), b"all of it");
+    // No memory at all is taken for it: the embedder would be aborted.
+    let sparse = File::create(place.path("sparse")).unwrap();
+    sparse.set_len(8 << 40).unwrap();
+    let (size, bound) = (8 << 40, 4 << 30);
+    let large = Err(FileError::TooLarge { size, bound });
+    assert_eq!(files.get("sparse", u64::MAX), large);
+    assert_eq!(files.get("sparse", 9 << 40), large);
+}
+
+#[test]
 fn a_second_name_of_somebody_else_s_file_shows_nothing() {
     let place = Place::new();
     let secret = place.base.path().join("secret");

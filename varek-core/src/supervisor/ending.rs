@@ -49,8 +49,9 @@ impl Run {
             self.close_output(stream);
             self.check_output(stream, sealed);
         }
-        self.outcome.stdout = self.stdout.finish();
-        self.outcome.stderr = self.stderr.finish();
+        let (out, err) = (self.stdout.finish(), self.stderr.finish());
+        (self.outcome.stdout, self.outcome.stderr) = (out.begin, err.begin);
+        self.tails = [out.tail, err.tail];
         self.close_stdin();
         let usage = self.usage(sealed);
         let counters = match self.plan.group.counters() {
@@ -298,7 +299,10 @@ impl Run {
             self.outcome.scratch = Some(self.plan.scratch_path.clone());
             self.outcome.files = self.plan.collection.result();
             let empty = Outcome::new(self.plan.run);
-            Finish::Outcome(Box::new(std::mem::replace(&mut self.outcome, empty)))
+            Finish::Outcome {
+                outcome: Box::new(std::mem::replace(&mut self.outcome, empty)),
+                tails: std::mem::take(&mut self.tails),
+            }
         };
         // Everything of the run is gone before its end is known, its place included.
         self.drop_listener();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::capture::{Buffer, Captured};
+use crate::capture::{Buffer, Captured, Kept};
 use crate::pipe::{ByteQueue, Drained, Filling};
 use crate::streams::Capture;
 
@@ -145,15 +145,21 @@ impl Pump {
         }
     }
 
-    pub(super) fn finish(&mut self) -> Captured {
+    pub(super) fn finish(&mut self) -> Kept {
         self.close();
         match std::mem::replace(&mut self.to, To::Nobody) {
-            To::Nobody => Captured::default(),
+            To::Nobody => Kept::default(),
             To::Buffer(buffer) | To::Both { buffer, .. } => buffer.finish(),
-            To::Stream { total, .. } => Captured {
-                total,
-                ..Captured::default()
-            },
+            To::Stream { total, .. } => {
+                let begin = Captured {
+                    total,
+                    ..Captured::default()
+                };
+                Kept {
+                    begin,
+                    ..Kept::default()
+                }
+            }
         }
     }
 }
@@ -268,12 +274,12 @@ mod tests {
         rustix::io::write(&write, &vec![7; 30_000]).unwrap();
         // The writer is still there: no end of file is needed.
         assert_eq!(pump.read(true).unwrap(), Left::Open);
-        assert_eq!(pump.finish().total, 30_000);
+        assert_eq!(pump.finish().begin.total, 30_000);
 
         let endless = rustix::fs::open("/dev/zero", OFlags::RDONLY, Mode::empty()).unwrap();
         let mut pump = Pump::new(Capture::Buffer(endless), 1 << 20);
         assert_eq!(pump.read(false).unwrap(), Left::Open);
-        let total = pump.finish().total;
+        let total = pump.finish().begin.total;
         assert!(
             (CHUNK as u64..=(TURN * CHUNK) as u64).contains(&total),
             "{total}"

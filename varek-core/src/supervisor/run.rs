@@ -15,6 +15,7 @@ use super::pump::{Fed, Feed, Left, Pump};
 use super::reading::Reader;
 use super::record::Storm;
 use super::{Key, Undertaker, encode};
+use crate::capture::Tail;
 use crate::cell::{Cell, Finish};
 use crate::error::SetupStep;
 use crate::limits::{Limits, Overflow};
@@ -93,6 +94,8 @@ pub(super) struct Run {
     pub(super) stdin: Option<Feed>,
     pub(super) stdout: Pump,
     pub(super) stderr: Pump,
+    /// What goes behind the outcome's stdout and stderr.
+    pub(super) tails: [Tail; 2],
     pub(super) cpu_check: Option<Instant>,
     pub(super) share_at: Option<Instant>,
     pub(super) oom_check: Option<(Instant, u32)>,
@@ -177,6 +180,7 @@ impl Run {
             stdin,
             stdout,
             stderr,
+            tails: <[Tail; 2]>::default(),
             cpu_check: None,
             share_at: None,
             oom_check: None,
