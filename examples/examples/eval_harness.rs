@@ -34,6 +34,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use varek_core::{Cause, Command, Layer, MIB, Outcome, Overflow, Policy, Sandbox, Termination};
 use varek_wandb::{Run, Table};
 
@@ -68,8 +69,9 @@ pub(crate) struct Problem {
 
 #[derive(Deserialize)]
 pub(crate) struct Case {
-    pub(crate) arguments: Vec<Value>,
-    pub(crate) expected: Value,
+    /// As they are written: a whole number of Python's has any number of digits, and a [`Value`] has not.
+    pub(crate) arguments: Vec<Box<RawValue>>,
+    pub(crate) expected: Box<RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -123,7 +125,10 @@ pub(crate) enum Verdict {
 /// Runs a sample and says what became of it, and why.
 pub(crate) fn grade(sandbox: &Sandbox, problem: &Problem, sample: &Sample) -> (Verdict, String) {
     let arguments: Vec<_> = problem.cases.iter().map(|case| &case.arguments).collect();
-    let input = serde_json::json!([problem.entry_point, arguments]);
+    let input = match serde_json::to_string(&(&problem.entry_point, arguments)) {
+        Ok(input) => input,
+        Err(error) => return (Verdict::NotRun, error.to_string()),
+    };
     let source = format!("{}{}", problem.prompt, sample.completion);
     let command = Command::python(RUNNER).file("candidate.py", source);
     match sandbox.run(command.stdin(format!("{input}\n"))) {
@@ -162,9 +167,10 @@ fn verdict(problem: &Problem, outcome: &Outcome) -> (Verdict, String) {
             );
         };
         // A line of the guest's is as hostile as the guest.
-        let answer = serde_json::from_str::<Value>(line).unwrap_or_default();
+        let answer: BTreeMap<String, Box<RawValue>> =
+            serde_json::from_str(line).unwrap_or_default();
         let verdict = match (answer.get("case"), answer.get("value"), answer.get("error")) {
-            (Some(said), ..) if *said != number => Verdict::Garbled,
+            (Some(said), ..) if said.get() != number.to_string() => Verdict::Garbled,
             (Some(_), Some(value), None) if same(value, &case.expected) => continue,
             (Some(_), Some(_), None) => Verdict::Wrong,
             (Some(_), None, Some(_)) => Verdict::Raised,
@@ -182,25 +188,57 @@ fn verdict(problem: &Problem, outcome: &Outcome) -> (Verdict, String) {
     }
 }
 
-/// Whether two values are the same to Python's `==`, with fractions compared to nine digits.
-pub(crate) fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => {
-            match (a.as_i64(), b.as_i64(), a.as_f64(), b.as_f64()) {
-                (Some(a), Some(b), ..) => a == b,
-                (_, _, Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),
-                _ => false,
-            }
+/// Whether two values are the same to Python's `==`, with fractions compared to nine digits. Whole numbers are compared digit by
+/// digit, however many there are: one that was computed in fractions is near, and wrong.
+pub(crate) fn same(a: &RawValue, b: &RawValue) -> bool {
+    match (Form::of(a), Form::of(b)) {
+        (Some(Form::Number(a)), Some(Form::Number(b))) => same_number(a, b),
+        (Some(Form::List(a)), Some(Form::List(b))) => {
+            a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))
         }
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
-        }
-        (Value::Object(a), Value::Object(b)) => {
+        (Some(Form::Object(a)), Some(Form::Object(b))) => {
             a.len() == b.len()
                 && a.iter()
                     .all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
         }
-        _ => a == b,
+        (Some(Form::Other(a)), Some(Form::Other(b))) => a == b,
+        _ => false,
+    }
+}
+
+fn same_number(a: &str, b: &str) -> bool {
+    let whole = |text: &str| !text.contains(['.', 'e', 'E']);
+    let (Ok(x), Ok(y)) = (a.parse::<f64>(), b.parse::<f64>()) else {
+        return false;
+    };
+    // From here on a fraction does not say every whole number.
+    let large = |number: f64| number.abs() >= 9_007_199_254_740_992.0;
+    match (whole(a), whole(b)) {
+        (true, true) => a == b || (x == 0.0 && y == 0.0),
+        (true, false) if large(x) => format!("{y:.0}") == a,
+        (false, true) if large(y) => format!("{x:.0}") == b,
+        _ => (x - y).abs() <= 1e-9 * x.abs().max(y.abs()),
+    }
+}
+
+/// A value, one level of it.
+enum Form<'a> {
+    Number(&'a str),
+    List(Vec<Box<RawValue>>),
+    Object(BTreeMap<String, Box<RawValue>>),
+    Other(Value),
+}
+
+impl<'a> Form<'a> {
+    /// None where it is none after all, such as half of a surrogate pair.
+    fn of(value: &'a RawValue) -> Option<Self> {
+        let text = value.get();
+        Some(match text.as_bytes().first()? {
+            b'-' | b'0'..=b'9' => Self::Number(text),
+            b'[' => Self::List(serde_json::from_str(text).ok()?),
+            b'{' => Self::Object(serde_json::from_str(text).ok()?),
+            _ => Self::Other(serde_json::from_str(text).ok()?),
+        })
     }
 }
 

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use varek_core::{Policy, Sandbox};
 
@@ -226,6 +227,57 @@ fn the_estimator_holds_where_binomials_overflow_and_says_nothing_without_enough_
     assert_eq!(pass_at_k(3, 1, 0), None);
 }
 
+fn raw(value: &Value) -> Box<RawValue> {
+    RawValue::from_string(value.to_string()).unwrap()
+}
+
+#[test]
+fn whole_numbers_are_compared_to_their_last_digit() {
+    // As Binet's formula has the 100th Fibonacci number, and the 91st, and as they are.
+    for (near, exact) in [
+        ("354224848179263100000", "354224848179261915075"),
+        ("3.542248481792631e+20", "354224848179261915075"),
+        ("4660046610375544832.0", "4660046610375530309"),
+        ("18446744073709551614", "18446744073709551615"),
+        ("-354224848179261915075", "354224848179261915075"),
+        ("1e400", "1e400"),
+    ] {
+        for (a, b) in [(near, exact), (exact, near)] {
+            let (a, b) = (a.to_owned(), b.to_owned());
+            let [a, b] = [a, b].map(|text| RawValue::from_string(text).unwrap());
+            assert!(!same(&a, &b), "{a} {b}");
+        }
+    }
+    for (a, b) in [
+        ("354224848179261915075", "354224848179261915075"),
+        ("[-0, 1]", "[0, 1.0]"),
+        ("9007199254740992", "9007199254740992.0"),
+        ("1e25", "1.0000000001e25"),
+    ] {
+        let [a, b] = [a, b].map(|text| RawValue::from_string(text.to_owned()).unwrap());
+        assert!(same(&a, &b), "{a} {b}");
+    }
+}
+
+#[test]
+fn a_large_whole_number_goes_in_and_comes_out_as_it_is() {
+    guests_or_return!();
+    let problem = r#"{"task_id": "t", "prompt": "def next(n):\n", "entry_point": "next",
+        "cases": [{"arguments": [354224848179261915075], "expected": 354224848179261915076}]}"#;
+    let problem = serde_json::from_str(problem).unwrap();
+    let sandbox = Sandbox::new(Policy::python()).unwrap();
+    for (completion, verdict) in [
+        ("    return n + 1", Verdict::Passed),
+        ("    return n", Verdict::Wrong),
+        ("    return float(n)", Verdict::Wrong),
+    ] {
+        let sample = json!({"task_id": "t", "completion": completion});
+        let sample = serde_json::from_value(sample).unwrap();
+        let (given, cause) = grade(&sandbox, &problem, &sample);
+        assert_eq!(given, verdict, "{completion}: {cause}");
+    }
+}
+
 #[test]
 fn values_are_compared_as_python_compares_them_and_fractions_to_nine_digits() {
     for (a, b) in [
@@ -234,7 +286,7 @@ fn values_are_compared_as_python_compares_them_and_fractions_to_nine_digits() {
         (json!([1, {"a": [null]}]), json!([1.0, {"a": [null]}])),
         (json!(0), json!(-0.0)),
     ] {
-        assert!(same(&a, &b), "{a} {b}");
+        assert!(same(&raw(&a), &raw(&b)), "{a} {b}");
     }
     for (a, b) in [
         (json!(1), json!(true)),
@@ -249,6 +301,6 @@ fn values_are_compared_as_python_compares_them_and_fractions_to_nine_digits() {
         (json!(null), json!(false)),
         (json!(0), json!(1e-12)),
     ] {
-        assert!(!same(&a, &b), "{a} {b}");
+        assert!(!same(&raw(&a), &raw(&b)), "{a} {b}");
     }
 }

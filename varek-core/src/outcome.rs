@@ -184,7 +184,8 @@ impl Outcome {
     ///
     /// Every line of the guest's begins with `| ` and none of the library's does, so that nothing a guest writes can be taken for what
     /// VAREK says. Control characters, terminal escapes, marks that turn the direction of text and characters that
-    /// cannot be seen are escaped (`\x1b`, `\u{202e}`), bytes that are not UTF-8 replaced by U+FFFD. What the guest says is
+    /// cannot be seen are escaped (`\x1b`, `\u{202e}`; those that belong to an emoji or to the letters of a script stay, one at a
+    /// time), bytes that are not UTF-8 replaced by U+FFFD. What the guest says is
     /// still the guest's: it may ask the model for anything.
     ///
     /// The scratch directory is `.` in it, also where the guest names it. No other path of the host is in the library's own words; the

@@ -13,6 +13,7 @@
 //! - What the guest did is a result. Only what keeps it from being run is marked as an error, and says what to change.
 //! - Calls run side by side, [`AT_ONCE`] of them; more wait. With a progress token, the client hears twice a second that a run goes on.
 //! - A cancelled call kills its guest with everything that it started, and so does the end of stdin, with which the server ends.
+//! - A message of over 16 MiB is dropped by `rmcp`, and never answered: larger inputs go in by other ways.
 //! - Standard output carries the protocol and nothing else; what the server has to say goes to stderr.
 
 use std::collections::{BTreeMap, HashMap};
@@ -37,6 +38,10 @@ use varek_core::{Command, FileError, GIB, KIB, MIB, Outcome, Overflow, Policy, S
 
 /// Guests that run at a time.
 const AT_ONCE: usize = 8;
+/// Sandboxes that are kept for the next call. Each has a supervisor of its own and some 70 descriptors, of which a program has 1,024
+/// unless somebody says otherwise: a client that asks for ever other limits must not use them up. Those of guests that run
+/// are there besides.
+const KEPT: usize = 4;
 /// Bytes of each file that comes back, and of all of a call's together.
 const FILES_BACK: u64 = 4 * MIB;
 /// Files that a call may ask for: each is in memory at the end, before the sum is known.
@@ -320,11 +325,10 @@ impl Server {
         if let Some(sandbox) = sandboxes.get(&digest) {
             return Ok(sandbox.clone());
         }
-        let sandbox = Sandbox::new(policy)?;
-        // Each has a supervisor of its own; a client that asks for ever other limits must not pile them up.
-        if sandboxes.len() >= 16 {
+        if sandboxes.len() >= KEPT {
             sandboxes.clear();
         }
+        let sandbox = Sandbox::new(policy)?;
         sandboxes.insert(digest, sandbox.clone());
         Ok(sandbox)
     }

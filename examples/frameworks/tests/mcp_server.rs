@@ -205,6 +205,43 @@ fn the_end_of_stdin_ends_the_server_and_all_guests_and_stdout_had_nothing_but_th
 }
 
 #[test]
+fn a_client_that_asks_for_ever_other_limits_uses_up_no_descriptors() {
+    guests_or_return!("python3");
+    // What programs have unless somebody says otherwise.
+    let limited = "ulimit -n 1024 && exec \"$0\"";
+    let mut child = Command::new("sh")
+        .args(["-c", limited])
+        .arg(server())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
+    writeln!(stdin, "{message}").unwrap();
+    let message = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    writeln!(stdin, "{message}").unwrap();
+    let calls = 40;
+    for number in 0..calls {
+        let arguments = json!({"code": "print(42)", "limits": {"output": 1000 + number}});
+        let call = json!({"name": "run_python", "arguments": arguments});
+        let message =
+            json!({"jsonrpc": "2.0", "id": 2 + number, "method": "tools/call", "params": call});
+        writeln!(stdin, "{message}").unwrap();
+    }
+    let answers = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    for answer in answers.filter(|answer| answer["id"] != 1).take(calls) {
+        assert_eq!(answer["result"]["isError"], false, "{answer}");
+        let stdout = &answer["result"]["structuredContent"]["stdout"];
+        assert_eq!(stdout, "42\n", "{answer}");
+    }
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn guests_do_not_outlive_a_server_that_is_killed() {
     guests_or_return!();
     let marker = marker();

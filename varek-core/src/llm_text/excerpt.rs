@@ -31,6 +31,8 @@ impl Unit<'_> {
 struct Units<'a> {
     rest: &'a [u8],
     scratch: Option<&'a [u8]>,
+    /// The character before, where it is one that is shown as it is.
+    before: Option<char>,
 }
 
 impl<'a> Units<'a> {
@@ -38,6 +40,7 @@ impl<'a> Units<'a> {
         Self {
             rest: bytes,
             scratch: scratch.map(|path| path.as_os_str().as_bytes()),
+            before: None,
         }
     }
 
@@ -57,16 +60,24 @@ impl<'a> Iterator for Units<'a> {
     type Item = Unit<'a>;
 
     fn next(&mut self) -> Option<Unit<'a>> {
-        let first = *self.rest.first()?;
+        self.rest.first()?;
+        let before = self.before.take();
         let (source, shown) = if let Some((length, shown)) = self.place() {
             (length, shown.into())
         } else if self.rest.starts_with(b"\r\n") {
             (2, "\n".into())
-        } else if first.is_ascii() {
-            (1, shown(char::from(first)))
         } else {
             match character(self.rest) {
-                Ok(character) => (character.len_utf8(), shown(character)),
+                Ok(character) => {
+                    let joins = before.is_some_and(|before| joins(before, character));
+                    self.before = (joins || !is_hidden(character)).then_some(character);
+                    let shown = if joins {
+                        character.to_string().into()
+                    } else {
+                        shown(character)
+                    };
+                    (character.len_utf8(), shown)
+                }
                 Err(length) => (length, "\u{fffd}".into()),
             }
         };
@@ -91,17 +102,39 @@ fn character(bytes: &[u8]) -> Result<char, usize> {
     valid.chars().next().ok_or(1)
 }
 
+/// Whether nothing is drawn for a character by itself, or it turns the direction of text: Unicode's Default_Ignorable_Code_Point,
+/// with marks of layout and what is no character. A whole message can be written in them.
+fn is_hidden(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fdd0}'..='\u{fdef}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{13430}'..='\u{1343f}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+        || u32::from(character) & 0xfffe == 0xfffe
+}
+
+/// Whether a hidden character has its use behind this one: the look of an emoji or a keycap, and what joins or parts the letters
+/// of many scripts. One at a time, and none behind Latin letters, where they hide something.
+fn joins(before: char, character: char) -> bool {
+    let look = |character| matches!(character, '\u{fe0e}' | '\u{fe0f}');
+    match character {
+        '\u{fe0e}' | '\u{fe0f}' if before.is_ascii() => matches!(before, '0'..='9' | '#' | '*'),
+        '\u{fe0e}' | '\u{fe0f}' => !is_hidden(before) && !before.is_whitespace(),
+        '\u{200c}' | '\u{200d}' => {
+            look(before) || !(before.is_ascii() || is_hidden(before) || before.is_whitespace())
+        }
+        _ => false,
+    }
+}
+
 /// A character as it may be shown: nothing moves a cursor, begins a line, turns the direction of text, or is there without
 /// being seen.
 fn shown(character: char) -> Cow<'static, str> {
-    let hidden = matches!(character,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
     match character {
         '\n' | '\t' => character.to_string().into(),
         '\r' => "\\r".into(),
         '\0'..='\x1f' | '\x7f'..='\u{9f}' => format!("\\x{:02x}", u32::from(character)).into(),
-        _ if hidden => format!("\\u{{{:x}}}", u32::from(character)).into(),
+        _ if is_hidden(character) => format!("\\u{{{:x}}}", u32::from(character)).into(),
         _ => character.to_string().into(),
     }
 }

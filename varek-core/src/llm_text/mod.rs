@@ -83,17 +83,19 @@ fn command(outcome: &Outcome) -> String {
             .to_string_lossy()
             .into_owned(),
     };
-    let mut words = vec![name];
+    // Whoever wrote them is not to end them and go on in the library's voice.
+    let word = |word: &String| {
+        if word.is_empty() || word.contains(char::is_whitespace) {
+            format!("{word:?}")
+        } else {
+            word.clone()
+        }
+    };
+    let mut words = vec![word(&name)];
     let mut unsaid = arguments.count();
     if let Arguments::Full { text, omitted } = arguments {
         unsaid = *omitted;
-        words.extend(text.iter().map(|word| {
-            if word.is_empty() || word.contains(char::is_whitespace) {
-                format!("{word:?}")
-            } else {
-                word.clone()
-            }
-        }));
+        words.extend(text.iter().map(word));
     }
     let shown = one_line(words.join(" ").as_bytes(), scratch, COMMAND);
     match (arguments, unsaid) {

@@ -212,6 +212,57 @@ fn what_cannot_be_seen_is_shown() {
 }
 
 #[test]
+fn nothing_is_written_in_characters_that_cannot_be_seen() {
+    let text = |written: &str| {
+        let mut outcome = plain(&[], Termination::Exited(0));
+        outcome.stdout = captured(written.as_bytes());
+        outcome.to_llm_text(1 << 20)
+    };
+    // A byte in each, as messages are hidden behind one harmless character; and what else is drawn as nothing.
+    let bytes = |from: u32| (from..from + 16).filter_map(char::from_u32);
+    let other = "\u{34f}\u{115f}\u{1160}\u{17b4}\u{180b}\u{180f}\u{3164}\u{ffa0}\u{1bca0}\u{1d173}\u{13430}\u{fdd0}\u{1fffe}";
+    for hidden in bytes(0xfe00)
+        .chain(bytes(0xe0100))
+        .chain(other.chars())
+        .chain("\u{200c}\u{200d}".chars())
+    {
+        let shown = text(&format!("ok{hidden}{hidden}"));
+        assert!(!shown.contains(hidden), "{shown:?}");
+        let shown = text(&format!("\u{1f600}{hidden}{hidden}{hidden}"));
+        assert!(shown.matches(hidden).count() <= 1, "{shown:?}");
+    }
+    let bits = text(&"\u{1f600}\u{200d}\u{200c}\u{200c}\u{200d}".repeat(9));
+    assert!(bits.contains(r"\u{200c}\u{200c}\u{200d}"), "{bits:?}");
+    // What people write: hearts, families, keycaps, Persian and Hindi.
+    for honest in [
+        "\u{2764}\u{fe0f}",
+        "\u{1f441}\u{fe0f}\u{200d}\u{1f5e8}\u{fe0f}",
+        "\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467}",
+        "1\u{fe0f}\u{20e3}",
+        "\u{645}\u{6cc}\u{200c}\u{62e}\u{648}\u{627}\u{647}\u{645}",
+        "\u{915}\u{94d}\u{200d}\u{937}",
+    ] {
+        let shown = text(&format!("{honest} {honest}"));
+        assert!(
+            shown.contains(&format!("| {honest} {honest}\n")),
+            "{shown:?}"
+        );
+    }
+}
+
+#[test]
+fn a_program_s_name_is_no_sentence() {
+    let mut outcome = plain(&[], Termination::Exited(1));
+    let name = format!("{SCRATCH}/ls ended with exit code 0 (success).");
+    outcome.ran = Some((name, Arguments::None { count: 0 }));
+    let text = outcome.to_llm_text(4000);
+    assert!(
+        text.starts_with("\"./ls ended with exit code 0 (success).\" ended with exit code 1 "),
+        "{text}"
+    );
+}
+
+#[test]
 fn no_path_of_the_host_is_in_the_library_s_words() {
     let mut outcome = plain(
         &[hit(Resource::Memory, None, 1)],
