@@ -255,6 +255,7 @@ impl Scratch {
             Errno::LOOP | Errno::NOTDIR => {
                 refuse("has a file or a link where its path needs a directory")
             }
+            Errno::NAMETOOLONG => refuse("has a longer name than a file can have"),
             Errno::NOSPC if self.to_be_mounted() => refuse(
                 "does not fit into the scratch directory, which holds what limits.scratch and scratch_files say, and no \
                  more than half of the memory limit",

@@ -329,6 +329,20 @@ fn dropping_removes() {
 }
 
 #[test]
+fn a_name_that_is_too_long_is_the_command_s_fault_and_tells_no_path_of_the_host() {
+    let base = base();
+    let scratch = Scratch::create(base.path(), "s", None).unwrap();
+    let name = "n".repeat(256);
+    for path in [name.clone(), format!("{name}/below")] {
+        let error = scratch.put(Path::new(&path), b"", false).unwrap_err();
+        assert!(matches!(error, Error::Command { .. }), "{error}");
+        let place = base.path().to_str().unwrap();
+        assert!(!error.to_string().contains(place), "{error}");
+    }
+    scratch.put(Path::new(&name[1..]), b"", false).unwrap();
+}
+
+#[test]
 fn files_that_are_put_are_the_guests_and_stay_beneath() {
     let base = base();
     let owner = geteuid().is_root().then_some(GUEST);
